@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -11,16 +11,16 @@ from polyop.ir.expr import Affine, Apply, Const, Load, loads, names, walk
 from polyop.ir.integers import power_of_two
 from polyop.ir.options import SHORT, STRIP
 from polyop.ir.scalars import computes
-from polyop.ir.target import NEAR
+from polyop.poly.along import is_few, is_turned_back, score, strung
 from polyop.poly.blocking import spare
 from polyop.poly.build import Plan
+from polyop.poly.crossed import square_of, squares_of_sums, transposed
 from polyop.poly.homes import is_local
-from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
-from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
+from polyop.poly.scop import MAP, UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, looked_up, multiplied, others, sharing
 from polyop.poly.short import SUMS, several_sums, short_loops, turned_rows
-from polyop.poly.strides import ODD, is_apart, is_near, lies_along, odd_digits, spacing, stride, unbent, unclamped
+from polyop.poly.strides import ODD, odd_digits, stride
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
@@ -126,11 +126,10 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         at = len(found) if lane and gain >= total else 0
         found[at:at] = _along_groups(plan, cluster, groups, inner)
     found = [_no_wider(plan, cluster, groups, r) for r in found]
+    lanes = plan.target.lanes(_shell_bytes(plan, groups))
     if not found and not plan.target.warp and (square := square_of(plan, cluster)):
-        lanes = plan.target.lanes(_shell_bytes(plan, groups))
         found = [replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes)]
-    if not plan.target.warp and (squares := squares_of_sums(plan, cluster, groups)):
-        lanes = plan.target.lanes(_shell_bytes(plan, groups))
+    if not plan.target.warp and (squares := squares_of_sums(plan, cluster, groups, lanes)):
         tied = any(is_tied(plan, cluster, c) for c in squares)
         plain = replace(_no_lanes(groups), squares=(squares[1], lanes), lanes=lanes, apart=tied)
         inner = tuple(squares[0] if squares[0] in g.reduced else None for g in groups)
@@ -382,125 +381,7 @@ def _shell_bytes(plan: Plan, groups: Iterable[Group]) -> int:
     return 4 if is_narrow and not plan.target.warp else plan.lane_bytes
 
 
-def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset(), once: bool = False,
-          few: Collection[str] = ()) -> int:
-    """How well accesses run along `loop`: unit strides count for it, others against, but for near ones; reductions weigh more.
-
-    Tensors in `free` have no stride yet: they get the one that the lanes want.
-    Where none is better than others, since a tensor has no unit stride, the last dimension counts once, for no sum weighs more.
-    That near ones count, if only a little, decides where a loop has no other access: with 0 the `sinusoids` of the library, which
-    write each second place, take 2.3 to 4.9 times as long, and no other operator of it changes.
-
-    once   whether a read counts once, and not as often as the text has it
-    few    loops inside along which rows would be turned: what lies along them counts as near
-    """
-    total = 0
-    for s in stmts:
-        if loop not in plan.classes[s.name].values():
-            continue
-        weight = 3 if s.kind == UPDATE and set(s.dims) - written(s) else 1
-        for load in dict.fromkeys(s.reads) if once else s.reads:
-            if load.source in free:
-                continue
-            own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
-            step = stride(plan, s, unclamped(load, own) if plan.target.warp else unbent(load, own), loop)
-            near = is_near(plan, s, load, loop) or lies_along(plan, s, load, loop, few)
-            found = weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
-            total += 1 if is_apart(plan, s, load, loop) else found
-        if s.target.source in free:
-            continue
-        step = stride(plan, s, s.target, loop)
-        is_filled = plan.target.masks or strung(plan, plan.classes[s.name].values(), (s,), loop) is not None
-        is_close = (is_filled and is_near(plan, s, s.target, loop)) or is_apart(plan, s, s.target, loop)
-        near = is_close or lies_along(plan, s, s.target, loop, few)
-        total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
-    return total
-
-
-def is_turned_back(plan: Plan, cluster: Cluster, lane: str) -> bool:
-    """Whether some read goes along `lane` and back again, as `X[max(j - 1, 1 - j)]` does at the edge of an image.
-
-    The vectors at the edge are then put together from several, so only these are tiles of their own: one vector each.
-    """
-    def back(p: Affine, own: list[str]) -> bool:
-        choices = [a.args for a, _ in p.terms if not isinstance(a, str) and a.op in ("min", "max")]
-        return any(any(x.factor(i) < 0 for x in args for i in own) or any(back(x, own) for x in args) for args in choices)
-
-    for s in cluster.stmts:
-        own = [i for i in s.dims if plan.classes[s.name][i] == lane]
-        if any(back(p, own) for x in s.reads for p in x.index if isinstance(p, Affine)):
-            return True
-    return False
-
-
 def strung_along(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: Sequence[str | None]) -> tuple[str, int] | None:
     """The same of lanes inside the shell: c of { Y[c] += X[3n + c] }."""
     found = (strung(plan, cluster.shell, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c)
     return next((x for x in found if x), None)
-
-
-def strung(plan: Plan, loops: Iterable[str], stmts: Iterable[Stmt], lane: str) -> tuple[str, int] | None:
-    """One of `loops` with a few iterations that lie between the lanes, and how many: c of { Y[3n + c] = X[3n + c] - m[c] }.
-
-    Rows in lock step then read and write the same vectors.
-    """
-    for c in loops:
-        for s in stmts:
-            extents = {(r.upper - r.lower) for r in s.ranges if plan.classes[s.name][r.index] == c}
-            many = next((e.const for e in extents if e.is_constant), 0)
-            if c != lane and many in range(2, NEAR + 1) and any(
-                    spacing(plan, s, x, lane) == many and stride(plan, s, x, c) == 1 for x in (s.target, *s.reads)):
-                return c, many
-    return None
-
-
-def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
-    """Whether `loop` is known to have fewer iterations than a vector has lanes, as the window of a pooling has."""
-    extents = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
-    return any(e.is_constant and e.const < lanes for e in extents)
-
-
-def square_of(plan: Plan, cluster: Cluster) -> tuple[str, str] | None:
-    """Two loops of the shell, along one of which each access of a single assignment has its unit stride: most along the first.
-
-    Lanes along that one have their values in registers, and squares of these are turned where they are written, or one is read.
-    """
-    s = cluster.stmts[0]
-    if len(cluster.stmts) > 1 or s.kind != MAP:
-        return None
-    along = [next((c for c in cluster.shell if stride(plan, s, x, c) == 1), "") for x in (*s.reads, s.target) if x.index]
-    found = sorted(dict.fromkeys(along), key=along.count, reverse=True)
-    return (found[0], found[1]) if len(found) == 2 and "" not in found else None
-
-
-def squares_of_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group]) -> tuple[str, str] | None:
-    """Two loops, along one of which each operand of a sum has its unit stride: that of the lanes, and another that is added up.
-
-    { Z[a] += X[a, b, c] * Y[a, c, b] }: squares of Y are turned where they are read, for lanes along c.
-    { Z[a] += X[a, b] * Y[b, a] }: of X, for lanes along a, if the shell has such a loop.
-    """
-    sums = [g for g in groups if g.reduced]
-    updates = [s for g in sums for s in g.stmts if s.kind != INIT]
-    if len(updates) != 1 or updates[0].kind != UPDATE:
-        return None
-    (g,), (s,), lanes = sums, updates, plan.target.lanes(_shell_bytes(plan, groups))
-    along = [next((c for c in (*cluster.shell, *g.reduced) if stride(plan, s, x, c) == 1), "") for x in s.reads]
-    found = sorted(dict.fromkeys(along), key=lambda c: (c in cluster.shell, along.count(c)), reverse=True)
-    if len(found) != 2 or "" in found or found[1] in cluster.shell or any(is_few(plan, (s,), c, lanes) for c in found):
-        return None
-    if found[0] in g.reduced and plan.options.numerics == "strict":
-        return None
-    return found[0], found[1]
-
-
-def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:
-    """A loop of the shell along which some read of another stride than the lanes' has its unit stride."""
-    if len(cluster.stmts) != 1:
-        return None
-    s = cluster.stmts[0]
-    for load in s.reads:
-        if stride(plan, s, load, lane) is None and not is_near(plan, s, load, lane):
-            for c in cluster.shell:
-                if c != lane and stride(plan, s, load, c) == 1:
-                    return c
-    return None

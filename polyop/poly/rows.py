@@ -74,7 +74,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     around = {t.name for t in plan.tiled.values()}
     homes = find_homes(plan, cluster, tuple(outer), tuple(locked), width)
     along = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
-    b = Builder(plan, cluster, homes, frozenset((*along, *((strategy.lane,) if strategy.lane else ()))) if strategy.apart else frozenset())
+    b = Builder(plan, cluster, homes, frozenset(c for c in (strategy.lane, *along) if c and strategy.apart))
     for h in homes.values():
         if h.buffer.space != Space.TENSOR:
             b.buffer(h.buffer)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.loops import Buffer, Kind, Space
+from polyop.poly.along import score
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.homes import is_local
-from polyop.poly.lanes import score
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import scatters
 from polyop.poly.tiles import Axis, Band, Coord, bands

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import evaluate, names
 from polyop.ir.integers import power_of_two
+from polyop.poly.along import is_few, score
 from polyop.poly.build import Plan
-from polyop.poly.lanes import is_few, score
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import scatters
 from polyop.poly.scop import Stmt

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, map_loads
 from polyop.ir.loops import Buffer, Kind, Space
+from polyop.poly.along import is_few
 from polyop.poly.build import Axes, Builder, Part, Plan
-from polyop.poly.lanes import is_few
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import MAP, Stmt
 from polyop.poly.strides import common_start, stride

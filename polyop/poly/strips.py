@@ -8,9 +8,10 @@ from __future__ import annotations
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Load, affine, place
 from polyop.ir.residues import runs_of
+from polyop.poly.along import is_few, score
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
-from polyop.poly.lanes import RowStrategy, groups_of, is_few, score
+from polyop.poly.lanes import RowStrategy, groups_of
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import Stmt
 from polyop.poly.strides import spacing, unit_of

@@ -12,8 +12,9 @@ from math import prod
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, names
+from polyop.poly.along import is_few
 from polyop.poly.build import Plan
-from polyop.poly.lanes import RowStrategy, groups_of, is_few
+from polyop.poly.lanes import RowStrategy, groups_of
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
