@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from polyop.codegen.llvm.index import first_of
+from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.state import State
-from polyop.codegen.llvm.types import alignment, shuffle_mask, suffix, vector
+from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, suffix, vector
+from polyop.ir.integers import power_of_two
 
 WIDEST, LEAST = 512, 128  # bits of a register that holds a vector
 
@@ -24,6 +27,18 @@ def store_vector(s: State, element: str, width: int, raw: str, p: str, mask: str
         s.b.line(f"store {vector(element, width)} {raw}, ptr {p}, align {alignment(element)}")
     else:
         masked_store(s, element, width, raw, p, mask)
+
+
+def store_first(s: State, element: str, width: int, raw: str, p: str, count: Int) -> None:
+    """Store the first `count` elements of `raw`: in pieces, where it is known how many and masks cost something."""
+    if s.shared.target.masks or not isinstance(count, int) or count >= width:
+        store_vector(s, element, width, raw, p, first_of(s, width, count))
+        return
+    at = 0
+    while at < count:
+        some = power_of_two(count - at + 1) // 2
+        store_vector(s, element, some, part(s, element, width, raw, at, some), gep(s, element, p, at), None)
+        at += some
 
 
 def masked_store(s: State, element: str, width: int, raw: str, p: str, mask: str) -> None:

@@ -10,7 +10,7 @@ from polyop.codegen.llvm.expressions import computed_positions, operand
 from polyop.codegen.llvm.index import existing, first_of, is_whole
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
-from polyop.codegen.llvm.masked import masked_load, part, store_vector
+from polyop.codegen.llvm.masked import masked_load, part, store_first, store_vector
 from polyop.codegen.llvm.monoids import combined, fold, fold_each, pair
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import bypasses, lane_mask, row_stride
@@ -144,7 +144,8 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
     """Consecutive lanes to consecutive elements, forwards or backwards."""
     vectors, forwards = s.pieces(), place.stride == 1
     anywhere = n.reduce is not None and forwards and any(map(is_computed, n.target.index))
-    known = _known_lanes(s) if anywhere and not any(c.value.lanes for c in conditions) else None
+    in_parts = anywhere or (forwards and not s.shared.target.masks)
+    known = _known_lanes(s) if in_parts and not any(c.value.lanes for c in conditions) else None
     there = [None if anywhere and _all_there(s, v) else lane_mask(s, place, v, write=True) if forwards else existing(s, v)
              for v in vectors]
     masks = [s.b.both(t, lanes_part(s, conditions, point, v), s.width) for v, t in zip(vectors, there, strict=True)]
@@ -159,7 +160,7 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
         for v, mask in zip(vectors, masks, strict=True):
             new = operand(s, x, point, v, True)
             q = gep(s, place.element, p, v * s.width if forwards else -(v * s.width + s.width - 1))
-            if mask is not None and known is not None:
+            if mask is not None and known is not None and anywhere:
                 _update_in_parts(s, n, place, q, new, known - v * s.width)
                 continue
             if n.reduce is not None:
@@ -167,7 +168,10 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
             raw = to_memory(new, place.buffer.dtype, s.shared.target).text
             if not forwards:
                 raw, mask = reverse(s, raw, place.element), reverse(s, mask, "i1") if mask else None
-            store_vector(s, place.element, s.width, raw, q, mask)
+            if mask is not None and known is not None:
+                store_first(s, place.element, s.width, raw, q, known - v * s.width)
+            else:
+                store_vector(s, place.element, s.width, raw, q, mask)
             if forwards and exists is None and not any(c.value.lanes for c in conditions):
                 s.stored[n.target, tuple(point[a] for a in sorted(place.rows)), v] = new.text
 

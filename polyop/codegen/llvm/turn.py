@@ -8,9 +8,8 @@ from __future__ import annotations
 from polyop.codegen.convert import to_memory
 from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.expressions import operand
-from polyop.codegen.llvm.index import first_of
 from polyop.codegen.llvm.loads import transpose
-from polyop.codegen.llvm.masked import part, store_vector
+from polyop.codegen.llvm.masked import part, store_first
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import points, row_exists
@@ -73,7 +72,7 @@ def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]]
                 line, group = lines[lane % height], lane - lane % height
                 raw = part(s, place.element, s.width, line, group, height)
                 p = gep(s, place.element, start, b.add(b.mul(place.stride, v * s.width + lane), first))
-                _store_first(s, place.element, height, raw, p, count)
+                store_first(s, place.element, height, raw, p, count)
         return
     room = b.pure(f"alloca [{len(turned) * height} x {t}], align 64 ; turned")
     for k, line in enumerate(x for lines in turned for x in lines):
@@ -84,18 +83,6 @@ def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]]
         square = b.mul(b.pure(f"lshr i64 {lane}, {s.width.bit_length() - 1}", lane), height)
         at = gep(s, place.element, room, b.add(b.mul(b.add(square, line), s.width), group))
         raw = b.do(f"load {vector(place.element, height)}, ptr {at}, align {alignment(place.element)}")
-        _store_first(s, place.element, height, raw, to[0], count)
+        store_first(s, place.element, height, raw, to[0], count)
         return [gep(s, place.element, to[0], place.stride)]
     go_round(s, 0, lanes.valid, 1, [("ptr", gep(s, place.element, start, first))], one)
-
-
-def _store_first(s: State, element: str, height: int, raw: str, p: str, count: Int) -> None:
-    """Store the first `count` elements of `raw`: in pieces, where it is known how many and masks cost something."""
-    if s.shared.target.masks or not isinstance(count, int) or count >= height:
-        store_vector(s, element, height, raw, p, first_of(s, height, count))
-        return
-    at = 0
-    while at < count:
-        width = power_of_two(count - at + 1) // 2
-        store_vector(s, element, width, part(s, element, height, raw, at, width), gep(s, element, p, at), None)
-        at += width
