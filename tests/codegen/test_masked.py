@@ -54,9 +54,29 @@ def test_edges_of_any_number_of_lanes_read_and_write_what_exists():
         assert (room[columns:] == 7).all()
 
 
-def test_vectors_at_the_end_of_rows_of_a_known_length_need_no_mask_where_they_are_whole():
-    """AVX2 has none for 2 bytes, and would take the lanes one by one: 48 are two vectors and one, 44 one that is not whole."""
-    for n, one_by_one in ((48, False), (64, False), (44, True)):
+def test_vectors_at_the_end_of_rows_of_a_known_length_need_no_mask():
+    """AVX2 has none for 2 bytes, and would take the lanes one by one: 48 are two vectors and one, 44 two and two pieces."""
+    for n in (48, 64, 44):
         o = op(f"op f(X: i16[A, B, {n}]) -> (Y: i16[B, A, {n}]) {{ Y[b, a, c] = X[a, b, c] }}")
         made = compile_op(o, contiguous(o), V3, Options(check=False))
-        assert ("pextrw" in assembly(made.final, V3)) == one_by_one, n
+        assert "pextrw" not in assembly(made.final, V3), n
+
+
+ENDS = [(2, 6), (3, 3), (1, 7), (5, 2), (7, 5), (8, 9), (2, 2), (17, 3)]
+
+
+@pytest.mark.parametrize("kind", ["i8", "i16", "f32", "f64"])
+@pytest.mark.parametrize(("a", "d"), ENDS)
+def test_few_known_elements_at_both_ends_are_turned_without_masks(a, d, kind):
+    """With AVX2 a store under a mask takes 12 to 18 cycles of a Zen 3, and of bytes there is none."""
+    f = polyop.op(f"op f(X: {kind}[{a}, B, {d}]) -> (Y: {kind}[{d}, B, {a}]) {{ Y[d, b, a] = X[a, b, d] }}")
+    made = f.compile(target=V3.name)
+    masked = [x for x in made.source.splitlines() if "call" in x and "@llvm.masked" in x]
+    if "lanes a (shell)" in made.notes[0]:  # else along b, whose number is not known
+        assert not [x for x in masked if "load" not in x or kind in ("i8", "i16")]
+    for b in (0, 1, 7, 9):
+        x = np.random.default_rng(b).integers(-99, 99, (a, b, d)).astype(DTYPES[kind].numpy)
+        room = np.full(a * b * d + 64, 55, x.dtype)
+        f(x, out=room[:a * b * d].reshape(d, b, a))
+        np.testing.assert_array_equal(room[:a * b * d].reshape(d, b, a), x.transpose(2, 1, 0))
+        assert (room[a * b * d:] == 55).all()

@@ -174,6 +174,12 @@ def _pinned(s: State, n: str) -> str:
     return s.pinned[n]
 
 
+def known_extent(a: Axis) -> int | None:
+    """How many places of `a` exist, if that is a number."""
+    found = a.extent if a.valid is None else a.valid
+    return found if isinstance(found, int) else None
+
+
 def existing(s: State, v: int) -> str | None:
     """The mask of lanes of vector `v` that exist, or None if all do."""
     lanes = s.lanes

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from polyop.codegen.convert import from_memory
 from polyop.codegen.llvm.addresses import Place, lane_offsets
-from polyop.codegen.llvm.index import below, existing, splat
-from polyop.codegen.llvm.masked import masked_load
+from polyop.codegen.llvm.index import below, existing, known_extent, splat
+from polyop.codegen.llvm.masked import load_first, masked_load
 from polyop.codegen.llvm.pieces import Piece, lanes_between, pieces_of
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.spread import elements_of, first_elements, spots, spread
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value, only_if
-from polyop.codegen.llvm.types import alignment, constant, constant_mask, register, shuffle_mask, suffix, vector
+from polyop.codegen.llvm.types import alignment, constant, register, shuffle_mask, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Load
 from polyop.ir.integers import power_of_two
@@ -77,8 +77,11 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
     t, align = vector(place.element, w), alignment(place.element)
     must, mask = scalar_part(s, conditions, point), lanes_part(s, conditions, point, v)
     if place.stride == 1:
-        mask = b.both(mask, lane_mask(s, place, v, write=False), w)
+        there, known = lane_mask(s, place, v, write=False), known_extent(s.lanes) if s.lanes else None
         p = gep(s, place.element, place.base(point, must), v * w)
+        if there is not None and known is not None and mask is None:
+            return raw(s, place, load_first(s, place.element, w, p, known - v * w), w)
+        mask = b.both(mask, there, w)
         if mask is None:
             return raw(s, place, b.read(f"load {t}, ptr {p}, align {align}"), w)
         return raw(s, place, masked_load(s, place.element, p, mask), w)
@@ -195,7 +198,7 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
     """
     squares: dict[tuple[tuple[int, ...], int, int], list[str]] = {}
     others = sorted(rows - {axis.index})
-    w, lanes = s.width, s.lanes
+    w, lanes, known = s.width, s.lanes, known_extent(axis)
     assert lanes is not None
 
     def pointer(p: str, lane: int) -> str:
@@ -206,14 +209,12 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
 
     def line(p: str, block: int, height: int, lane: int) -> str:
         q = gep(s, place.element, pointer(p, lane), block * w)
-        if axis.valid is not None:
-            mask = below(s, axis.valid, block)
-            if height < w:
-                mask = s.b.pure(f"shufflevector <{w} x i1> {mask}, <{w} x i1> poison, {shuffle_mask(list(range(height)))}", mask)
-            return masked_load(s, place.element, q, mask, height)
-        if block * w + height > axis.extent:
-            return masked_load(s, place.element, q, constant_mask(block * w + i < axis.extent for i in range(height)), height)
-        return s.b.do(f"load {vector(place.element, height)}, ptr {q}, align {alignment(place.element)}")
+        if known is not None:
+            return load_first(s, place.element, height, q, known - block * w)
+        mask = below(s, axis.valid or 0, block)
+        if height < w:
+            mask = s.b.pure(f"shufflevector <{w} x i1> {mask}, <{w} x i1> poison, {shuffle_mask(list(range(height)))}", mask)
+        return masked_load(s, place.element, q, mask, height)
 
     def whole(parts: list[str]) -> str:
         """What several lanes load, one after the other in a vector."""
@@ -227,11 +228,12 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
     def make(point: Point, v: int) -> str:
         key = tuple(point[a] for a in others), point[axis.index] // w, v
         if key not in squares:
-            p, height = place.base({**point, axis.index: 0}, None), min(w, power_of_two(max(2, axis.extent - key[1] * w)))
+            p, count = place.base({**point, axis.index: 0}, None), (axis.extent if known is None else known) - key[1] * w
+            height = min(w, power_of_two(max(2, count)))
             each = [line(p, key[1], height, v * w + lane) for lane in range(w)]
             lines = [whole(each[i::height]) for i in range(height)]
             squares[key] = [raw(s, place, x, w) for x in transpose(s, lines, place.element)]
-        return squares[key][point[axis.index] % w]
+        return squares[key][min(point[axis.index] % w, len(squares[key]) - 1)]  # a copy that does not exist has any value
 
     return Value(place.buffer.dtype, rows, True, make)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyop.codegen.llvm.index import first_of
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.state import State
-from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, suffix, vector
+from polyop.codegen.llvm.types import Int, alignment, constant_mask, shuffle_mask, suffix, vector
 from polyop.ir.integers import power_of_two
 
 WIDEST, LEAST = 512, 128  # bits of a register that holds a vector
@@ -39,6 +39,28 @@ def store_first(s: State, element: str, width: int, raw: str, p: str, count: Int
         some = power_of_two(count - at + 1) // 2
         store_vector(s, element, some, part(s, element, width, raw, at, some), gep(s, element, p, at), None)
         at += some
+
+
+def load_first(s: State, element: str, width: int, p: str, count: int) -> str:
+    """The first `count` of `width` elements from `p` on, 0 in other lanes; narrow ones in pieces, where masks cost something."""
+    t, align, b = vector(element, width), alignment(element), s.b
+    if count >= width:
+        return b.read(f"load {t}, ptr {p}, align {align}")
+    if s.shared.target.masks or align >= 4 or count <= 0:
+        return masked_load(s, element, p, constant_mask(i < count for i in range(width)), width)
+    out, at = "zeroinitializer", 0
+    while at < count:
+        some = power_of_two(count - at + 1) // 2
+        piece = b.read(f"load {vector(element, some)}, ptr {gep(s, element, p, at)}, align {align}")
+        if some == 1:
+            out = b.do(f"insertelement {t} {out}, {element} {piece}, i64 {at}")
+        else:
+            one = vector(element, some)
+            wide = b.do(f"shufflevector {one} {piece}, {one} poison, {shuffle_mask([i % some for i in range(width)])}")
+            out = b.do(f"shufflevector {t} {out}, {t} {wide}, "
+                       f"{shuffle_mask([width + i if at <= i < at + some else i for i in range(width)])}")
+        at += some
+    return out
 
 
 def masked_store(s: State, element: str, width: int, raw: str, p: str, mask: str) -> None:

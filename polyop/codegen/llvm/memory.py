@@ -7,7 +7,7 @@ from polyop.codegen.llvm.addresses import Place, lane_offsets, locate
 from polyop.codegen.llvm.broken import store_in_pieces
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
-from polyop.codegen.llvm.index import existing, first_of, is_whole
+from polyop.codegen.llvm.index import existing, first_of, is_whole, known_extent
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
 from polyop.codegen.llvm.masked import masked_load, part, store_first, store_vector
@@ -145,7 +145,7 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
     vectors, forwards = s.pieces(), place.stride == 1
     anywhere = n.reduce is not None and forwards and any(map(is_computed, n.target.index))
     in_parts = anywhere or (forwards and not s.shared.target.masks)
-    known = _known_lanes(s) if in_parts and not any(c.value.lanes for c in conditions) else None
+    known = known_extent(s.lanes) if in_parts and s.lanes and not any(c.value.lanes for c in conditions) else None
     there = [None if anywhere and _all_there(s, v) else lane_mask(s, place, v, write=True) if forwards else existing(s, v)
              for v in vectors]
     masks = [s.b.both(t, lanes_part(s, conditions, point, v), s.width) for v, t in zip(vectors, there, strict=True)]
@@ -176,17 +176,10 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
                 s.stored[n.target, tuple(point[a] for a in sorted(place.rows)), v] = new.text
 
 
-def _known_lanes(s: State) -> int | None:
-    """How many lanes there are, if that is a number."""
-    assert s.lanes is not None
-    found = s.lanes.extent if s.lanes.valid is None else s.lanes.valid
-    return found if isinstance(found, int) else None
-
-
 def _all_there(s: State, v: int) -> bool:
     """Whether all lanes of vector `v` are known to exist, by their number or by tests around."""
-    known = _known_lanes(s)
     assert s.lanes is not None
+    known = known_extent(s.lanes)
     return is_whole(s, s.lanes, v) or (known is not None and known >= (v + 1) * s.width)
 
 
