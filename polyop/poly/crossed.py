@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from polyop.ir.expr import Load
 from polyop.poly.along import is_few
 from polyop.poly.build import Plan
+from polyop.poly.homes import is_local
 from polyop.poly.nodes import Cluster, Group
-from polyop.poly.scop import INIT, MAP, UPDATE
+from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 from polyop.poly.strides import is_near, stride
 
 
@@ -25,20 +27,21 @@ def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:
 
 
 def square_of(plan: Plan, cluster: Cluster) -> tuple[str, str] | None:
-    """Two loops of the shell, along one of which each access of a single assignment has its unit stride: most along the first.
+    """Two loops of the shell, where assignments have no others: lanes, across which least lies, and what all of that lies along.
 
-    Lanes along that one have their values in registers, and squares of these are turned where they are written, or one is read.
+    { Z[b, a] = X[a, b] * Y[a, b] }: lanes along b have values in registers; squares of these are turned where they are written, and
+    of what is read across where that is.
     """
-    s = cluster.stmts[0]
-    if len(cluster.stmts) > 1 or s.kind != MAP:
+    if any(s.kind != MAP or not {*plan.classes[s.name].values()} <= {*cluster.shell} for s in cluster.stmts):
         return None
-    along = [next((c for c in cluster.shell if stride(plan, s, x, c) == 1), "") for x in (*s.reads, s.target) if x.index]
-    found = sorted(dict.fromkeys(along), key=along.count, reverse=True)
-    return (found[0], found[1]) if len(found) == 2 and "" not in found else None
+    uses = [(s, x) for s in cluster.stmts for x in (*s.reads, s.target) if not is_local(plan, cluster, x.source)]
+    across = {c: [u for u in uses if stride(plan, *u, c) not in (0, 1)] for c in cluster.shell}
+    lane = min(cluster.shell, key=lambda c: len(across[c]), default="")
+    return _with_rows(plan, lane, across[lane], cluster.shell) if lane else None
 
 
 def squares_of_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], lanes: int) -> tuple[str, str] | None:
-    """A loop that some operands of a sum lie along, best one around it, and one that is added up, along which all others do.
+    """Lanes that some operands of a sum lie along, best around it, and a loop that is added up, along which all others lie.
 
     { Z[a] += X[a, b, c] * Y[a, c, b] }: squares of Y are turned where they are read, for lanes along c.
     { Z[a] += X[a, b] * Y[b, a] }: of X, for lanes along a.
@@ -49,11 +52,18 @@ def squares_of_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], lanes
         return None
     (g,), (s,) = sums, updates
     inside = () if plan.options.numerics == "strict" else g.reduced
-    along = {c: [x for x in s.reads if stride(plan, s, x, c) == 1] for c in (*cluster.shell, *g.reduced)}
-    for lane in sorted((*cluster.shell, *reversed(inside)), key=lambda c: (c in cluster.shell, len(along[c])), reverse=True):
-        across = [x for x in s.reads if stride(plan, s, x, lane) != 0 and x not in along[lane]]
-        rows = next((c for c in g.reduced if c != lane and all(x in along[c] for x in across)), None)
-        near = any(is_near(plan, s, x, lane) for x in across)
-        if along[lane] and across and rows and not near and not any(is_few(plan, (s,), c, lanes) for c in (lane, rows)):
-            return lane, rows
+    loops = [c for c in (*cluster.shell, *reversed(inside)) if any(stride(plan, s, x, c) == 1 for x in s.reads)]
+    across = {c: [(s, x) for x in s.reads if stride(plan, s, x, c) not in (0, 1)] for c in loops}
+    for lane in sorted(loops, key=lambda c: (c not in cluster.shell, len(across[c]))):
+        found = _with_rows(plan, lane, across[lane], g.reduced)
+        near = any(is_near(plan, s, x, lane) for _, x in across[lane])
+        if found and not near and not any(is_few(plan, (s,), c, lanes) for c in found):
+            return found
     return None
+
+
+def _with_rows(plan: Plan, lane: str, across: Sequence[tuple[Stmt, Load]], loops: Iterable[str]) -> tuple[str, str] | None:
+    """`lane` and the one of `loops` along which all that lies across it, some access at least, has its unit stride."""
+    rows = (c for c in loops if c != lane and all(stride(plan, s, x, c) == 1 for s, x in across))
+    found = next(rows, None) if across else None
+    return (lane, found) if found else None

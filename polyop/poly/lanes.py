@@ -127,8 +127,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         found[at:at] = _along_groups(plan, cluster, groups, inner)
     found = [_no_wider(plan, cluster, groups, r) for r in found]
     lanes = plan.target.lanes(_shell_bytes(plan, groups))
-    if not found and not plan.target.warp and (square := square_of(plan, cluster)):
-        found = [replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes)]
+    if not plan.target.warp and (not found or found[0].rows is None) and (square := square_of(plan, cluster)):
+        found.insert(0, replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes))
     if not plan.target.warp and (squares := squares_of_sums(plan, cluster, groups, lanes)):
         tied = any(is_tied(plan, cluster, c) for c in squares)
         plain = replace(_no_lanes(groups), squares=(squares[1], lanes), lanes=lanes, apart=tied)

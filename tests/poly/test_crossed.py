@@ -1,4 +1,4 @@
-"""Sums of operands that lie along different loops: squares of one are turned in registers."""
+"""Operands, and results, that lie along different loops: squares of some are turned in registers."""
 
 from __future__ import annotations
 
@@ -90,3 +90,42 @@ def test_strict_sums_stay_in_order(name, turned):
 def test_what_lies_along_one_loop_or_along_three_is_not(term):
     m = middle(f"op f({X}, {Y}, V: f32[A, B, C], W: f32[B, C, A]) -> (Z: f32[A]) {{ Z[a] += {term} }}", "tuned")
     assert "squares" not in m.chosen[0]
+
+
+PAIR = "X: f32[A, B], Y: f32[A, B]"
+PLAIN = {  # inputs and result, statements, what NumPy says of it
+    "two": (PAIR, "Z: f32[B, A]", "Z[b, a] = X[a, b] * Y[a, b]", lambda x, y: (x * y).T),
+    "three": (f"{PAIR}, W: f32[A, B]", "Z: f32[B, A]", "Z[b, a] = X[a, b] * Y[a, b] * W[a, b]", lambda x, y, w: (x * y * w).T),
+    "several steps": (f"{PAIR}, W: f32[A, B]", "Z: f32[B, A]", "t[a, b] = exp(X[a, b] - Y[a, b]); Z[b, a] = t[a, b] * W[a, b]",
+                      lambda x, y, w: (np.exp(x - y) * w).T),
+    "a number for each row": (f"{PAIR}, v: f32[A]", "Z: f32[B, A]", "t[a, b] = X[a, b] + Y[a, b]; Z[b, a] = t[a, b] * v[a]",
+                              lambda x, y, v: ((x + y) * v[:, None]).T),
+    "one of them lies across": (f"{PAIR}, W: f32[B, A]", "Z: f32[A, B]",
+                                "t[a, b] = X[a, b] + Y[a, b]; Z[a, b] = t[a, b] * W[b, a]",
+                                lambda x, y, w: (x + y) * w.T),
+    "a batch around": ("X: f32[A, C, B], Y: f32[A, C, B]", "Z: f32[C, B, A]",
+                       "t[a, c, b] = X[a, c, b] * Y[a, c, b]; Z[c, b, a] = 2 * t[a, c, b]",
+                       lambda x, y: (2 * x * y).transpose(1, 2, 0)),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_values_of_any_number_of_steps_are_turned_where_the_result_lies_across(name):
+    inputs, result, body, reference = PLAIN[name]
+    f = f"op f({inputs}) -> ({result}) {{ {body} }}"
+    m = middle(f, "tuned", t=V3)
+    assert "lanes b (shell), 1 x 8, rows a x 8" in m.chosen[0] and len(m.chosen) == 1 and proved(m)
+    g, made = np.random.default_rng(3), polyop.op(f)
+    for a, b, c in SIZES:
+        sizes = {"A": a, "B": b, "C": c}
+        shapes = [[sizes[e] for e in x.split("]")[0].split(", ")] for x in inputs.split("[")[1:]]
+        arrays = [g.standard_normal(x).astype(np.float32) for x in shapes]
+        np.testing.assert_allclose(made(*arrays), reference(*(x.astype(np.float64) for x in arrays)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("body", [
+    "Z[a, b] = X[a, b] * Y[a, b]", "Z[a, b] = X[a, b] * v[a]", "t[a, b] = X[a, b] * v[a]; Z[a, b] = t[a, b] + Y[a, b]",
+    "Z[a, b] = X[a, b] * W[a, 0]"])
+def test_what_lies_along_the_result_has_no_rows(body):
+    m = middle(f"op f(X: f32[A, B], Y: f32[A, B], v: f32[A], W: f32[A, 1]) -> (Z: f32[A, B]) {{ {body} }}", "tuned", t=V3)
+    assert "rows a" not in m.chosen[0] and "lanes b" in m.chosen[0]
