@@ -29,8 +29,8 @@ def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:
 def square_of(plan: Plan, cluster: Cluster) -> tuple[str, str] | None:
     """Two loops of the shell, where assignments have no others: lanes, across which least lies, and what all of that lies along.
 
-    { Z[b, a] = X[a, b] * Y[a, b] }: lanes along b have values in registers; squares of these are turned where they are written, and
-    of what is read across where that is.
+    { Z[b, a] = X[a, b] * Y[a, b] }: lanes along b have values in registers; squares of these are turned where they are written,
+    squares of what is read across where it is read.
     """
     if any(s.kind != MAP or not {*plan.classes[s.name].values()} <= {*cluster.shell} for s in cluster.stmts):
         return None

@@ -41,6 +41,10 @@ def elementwise() -> Iterator[Case]:
     across = text("op across(X: f32[B, A], Y: f32[B, A]) -> (Z: f32[A, B]) { Z[a, b] = X[b, a] * Y[b, a] }")
     yield Case("elementwise", "X.T*Y.T 1300x1200", *across, {"A": 1200, "B": 1300},
                torch=lambda t, x, y: (x * y).T.contiguous(), array=lambda xp, x, y: xp.ascontiguousarray((x * y).T))
+    steps = text("op steps(X: f32[B, A], Y: f32[B, A], W: f32[B, A]) -> (Z: f32[A, B]) { "
+                 "t[b, a] = X[b, a] * Y[b, a]; Z[a, b] = t[b, a] + W[b, a] }")
+    yield Case("elementwise", "(X*Y+W).T 1024x1024", *steps, {"A": 1024, "B": 1024},
+               torch=lambda t, x, y, w: (x * y + w).T.contiguous(), array=lambda xp, x, y, w: xp.ascontiguousarray((x * y + w).T))
     third = text("op third(X: f32[C, A, B], Y: f32[B, C, A]) -> (Z: f32[A, B, C]) { Z[a, b, c] = X[c, a, b] * Y[b, c, a] }")
     yield Case("elementwise", "X[c,a,b]*Y[b,c,a] 100x110x120", *third, {"A": 100, "B": 110, "C": 120},
                torch=lambda t, x, y: (x.permute(1, 2, 0) * y.permute(2, 0, 1)).contiguous(),

@@ -86,6 +86,7 @@ def contractions() -> Iterator[Case]:
     for equation, extents in (("bhid,bhjd->bhij", "b=4 h=12 i=128 j=128 d=64"), ("bhij,bhjd->bhid", "b=4 h=12 i=128 j=128 d=64"),
                               ("bshd,bthd->bhst", "b=2 s=256 t=256 h=12 d=64"), ("ijk,jl,km->ilm", "i=32 j=40 k=48 l=24 m=24"),
                               ("d,dab->ba", "d=500 a=300 b=30"), ("bda,dac->bca", "b=128 d=227 a=6 c=172"),
+                              ("abc,acb->a", "a=13 b=100 c=300"), ("ab,ba->a", "a=800 b=700"),
                               ("cde,cd->ec", "c=165 d=849 e=8")):
         yield einsum("contractions", f"{equation} {extents.replace('=', '')}", equation, sizes(extents), tolerance=1e-3)
     for equation, extents, lying in (("cea,ae->ca", "a=201 c=14 e=1156", "aec,ae"), ("bcd,bd->cd", "b=62 c=122 d=493", "bdc,db"),
