@@ -128,7 +128,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     found = [_no_wider(plan, cluster, groups, r) for r in found]
     lanes = plan.target.lanes(_shell_bytes(plan, groups))
     if not plan.target.warp and (not found or found[0].rows is None) and (square := square_of(plan, cluster)):
-        found.insert(0, replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes))
+        plain = replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes)
+        found[:0] = _in_squares(plan, cluster, plain)
     if not plan.target.warp and (squares := squares_of_sums(plan, cluster, groups, lanes)):
         tied = any(is_tied(plan, cluster, c) for c in squares)
         plain = replace(_no_lanes(groups), squares=(squares[1], lanes), lanes=lanes, apart=tied)
@@ -191,11 +192,7 @@ def _along_shell(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: st
         plain, copies = replace(plain, vectors=1), plan.options.height or copies
     out: list[RowStrategy] = []
     if rows:
-        square = replace(plain, rows=rows, row_extent=lanes, vectors=1)
-        is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
-        block = ((rows, DOWN * plan.target.vector_bytes), (lane, ASIDE // plan.lane_bytes))
-        out += [replace(square, blocks=block)] if is_tall else []
-        out.append(square)
+        out += _in_squares(plan, cluster, replace(plain, rows=rows, row_extent=lanes, vectors=1))
     else:
         if not plan.target.warp and (near := strung(plan, cluster.shell, cluster.stmts, lane)):
             out.append(replace(plain, rows=near[0], row_extent=near[1], vectors=1, around=True))
@@ -213,6 +210,14 @@ def _along_shell(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: st
         out.append(replace(plain, vectors=several[0], several=several[1:]))
     out.append(plain)
     return [*out, replace(plain, apart=True)] if is_tied(plan, cluster, lane) else out
+
+
+def _in_squares(plan: Plan, cluster: Cluster, r: RowStrategy) -> list[RowStrategy]:
+    """`r`, whose rows and lanes are squares that are turned; where these stand in tall columns, in blocks of rows first."""
+    assert r.rows and r.lane
+    is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
+    blocks = ((r.rows, DOWN * plan.target.vector_bytes), (r.lane, ASIDE // plan.lane_bytes))
+    return [replace(r, blocks=blocks), r] if is_tall else [r]
 
 
 def _along_groups(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: tuple[str | None, ...]) -> list[RowStrategy]:

@@ -154,16 +154,20 @@ def has_columns(found: Sequence[tuple[Affine, int]], sizes: Mapping[str, int], t
 
 
 def find_turned(op: Op) -> tuple[tuple[Affine, tuple[Affine, ...], int], ...]:
-    """(rows, elements from one to the next, bytes of one) of what is read by rows and written by columns: `Y[j, i] = X[i, j]`."""
-    s = op.steps[0]
-    to = s.target.index[-1] if s.target.index else None
-    if len(op.steps) > 1 or s.reduce is not None or not isinstance(to, Affine) or to.name is None:
+    """(rows, elements from one to the next, bytes of one) of what is read by rows and written by columns: `Y[j, i] = X[i, j]`.
+
+    Or of what is written so, where several arrays are read: `Y[j, i] = X[i, j] * Z[i, j]`.
+    """
+    uses = [x for s in op.steps for x in (s.target, *s.reads) if op.tensor(x.source).role != "temp" and x.index]
+    ends = [x.index[-1] for x in uses]
+    if any(s.reduce is not None for s in op.steps) or not all(isinstance(p, Affine) and p.name for p in ends):
         return ()
-    rows, found = op.tensor(s.target.source).shape[-1], []
-    for x in s.reads:
+    to, found = max(ends, key=ends.count, default=None), []  # lanes; of as many, those of the first target
+    for x in uses:
         at = [d for d, p in enumerate(x.index[:-1]) if p == to]
         if len(at) == 1 and x.index[-1] != to:
-            found.append((rows, op.tensor(x.source).shape[at[0] + 1:], x.dtype.bytes_))
+            shape = op.tensor(x.source).shape
+            found.append((shape[at[0]], shape[at[0] + 1:], x.dtype.bytes_))
     return tuple(found)
 
 

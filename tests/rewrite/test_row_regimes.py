@@ -98,6 +98,16 @@ def test_columns_are_tall_where_their_lines_fall_on_each_other_in_more_ways_than
     assert not is_tall(8, 99, (64 << 10) + LINE) and AVX2.l2_ways == 8
 
 
+@pytest.mark.parametrize("body", ["Y[c, r] = X[r, c] * Z[r, c]", "t[r, c] = X[r, c] + Z[r, c]; Y[c, r] = 2 * t[r, c]"])
+def test_columns_that_are_written_are_tall_too_where_several_arrays_are_read_along_their_rows(body):
+    """Lanes run along what is read, down the columns of the result: as many as `X` has, as far apart as its rows are many."""
+    o = instantiate(parse(Source("<test>", f"op f(X: f32[R, C], Z: f32[R, C]) -> (Y: f32[C, R]) {{ {body} }}")), "f")
+    t = replace(AVX2, l2=512 << 10, l2_ways=8)
+    found = {(r, c): regime(regimes_of(o), {"R": r, "C": c}, Options(), t).tall
+             for r, c in ((16 << 10, 2), (16 << 10, 3), (3, 16 << 10), (1024, 1024))}
+    assert found == {(16 << 10, 2): False, (16 << 10, 3): True, (3, 16 << 10): True, (1024, 1024): True}
+
+
 def test_a_sum_along_the_last_index_has_no_strips():
     rows = instantiate(parse(Source("<test>", "op f(X: f32[K, N]) -> (S: f32[K]) { S[k] += X[k, n] }")), "f")
     assert regime(regimes_of(rows), {"K": 3, "N": 9}, Options(), AVX512) == Options()
