@@ -158,10 +158,10 @@ def find_turned(op: Op) -> tuple[tuple[Affine, tuple[Affine, ...], int], ...]:
 
     Or of what is written so, where several arrays are read: `Y[j, i] = X[i, j] * Z[i, j]`.
     """
-    uses = [x for s in op.steps for x in (s.target, *s.reads) if op.tensor(x.source).role != "temp" and x.index]
-    ends = [x.index[-1] for x in uses]
-    if any(s.reduce is not None for s in op.steps) or not all(isinstance(p, Affine) and p.name for p in ends):
+    if any(s.reduce is not None for s in op.steps):
         return ()
+    uses = [x for s in op.steps for x in (s.target, *s.reads) if op.tensor(x.source).role != "temp" and x.index]
+    ends = [p for x in uses if isinstance(p := x.index[-1], Affine) and p.name]
     to, found = max(ends, key=ends.count, default=None), []  # lanes; of as many, those of the first target
     for x in uses:
         at = [d for d, p in enumerate(x.index[:-1]) if p == to]
