@@ -211,7 +211,8 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
         q = gep(s, place.element, pointer(p, lane), block * w)
         if known is not None:
             return load_first(s, place.element, height, q, known - block * w)
-        mask = below(s, axis.valid or 0, block)
+        assert axis.valid is not None
+        mask = below(s, axis.valid, block)
         if height < w:
             mask = s.b.pure(f"shufflevector <{w} x i1> {mask}, <{w} x i1> poison, {shuffle_mask(list(range(height)))}", mask)
         return masked_load(s, place.element, q, mask, height)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from polyop.codegen.llvm.index import first_of
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.state import State
 from polyop.codegen.llvm.types import Int, alignment, constant_mask, shuffle_mask, suffix, vector
-from polyop.ir.integers import power_of_two
 
 WIDEST, LEAST = 512, 128  # bits of a register that holds a vector
 
@@ -29,16 +30,22 @@ def store_vector(s: State, element: str, width: int, raw: str, p: str, mask: str
         masked_store(s, element, width, raw, p, mask)
 
 
+def whole_parts(count: int) -> Iterator[tuple[int, int]]:
+    """(first, how many) of vectors of a power of two that `count` elements are made of, the widest first: 7 is 4, 2 and 1."""
+    at = 0
+    while at < count:
+        some = 1 << (count - at).bit_length() - 1
+        yield at, some
+        at += some
+
+
 def store_first(s: State, element: str, width: int, raw: str, p: str, count: Int) -> None:
     """Store the first `count` elements of `raw`: in pieces, where it is known how many and masks cost something."""
     if s.shared.target.masks or not isinstance(count, int) or count >= width:
         store_vector(s, element, width, raw, p, first_of(s, width, count))
         return
-    at = 0
-    while at < count:
-        some = power_of_two(count - at + 1) // 2
+    for at, some in whole_parts(count):
         store_vector(s, element, some, part(s, element, width, raw, at, some), gep(s, element, p, at), None)
-        at += some
 
 
 def load_first(s: State, element: str, width: int, p: str, count: int) -> str:
@@ -48,9 +55,8 @@ def load_first(s: State, element: str, width: int, p: str, count: int) -> str:
         return b.read(f"load {t}, ptr {p}, align {align}")
     if s.shared.target.masks or align >= 4 or count <= 0:
         return masked_load(s, element, p, constant_mask(i < count for i in range(width)), width)
-    out, at = "zeroinitializer", 0
-    while at < count:
-        some = power_of_two(count - at + 1) // 2
+    out = "zeroinitializer"
+    for at, some in whole_parts(count):
         piece = b.read(f"load {vector(element, some)}, ptr {gep(s, element, p, at)}, align {align}")
         if some == 1:
             out = b.do(f"insertelement {t} {out}, {element} {piece}, i64 {at}")
@@ -59,7 +65,6 @@ def load_first(s: State, element: str, width: int, p: str, count: int) -> str:
             wide = b.do(f"shufflevector {one} {piece}, {one} poison, {shuffle_mask([i % some for i in range(width)])}")
             out = b.do(f"shufflevector {t} {out}, {t} {wide}, "
                        f"{shuffle_mask([width + i if at <= i < at + some else i for i in range(width)])}")
-        at += some
     return out
 
 

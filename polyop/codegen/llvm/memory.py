@@ -10,7 +10,7 @@ from polyop.codegen.llvm.expressions import computed_positions, operand
 from polyop.codegen.llvm.index import existing, first_of, is_whole, known_extent
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
-from polyop.codegen.llvm.masked import masked_load, part, store_first, store_vector
+from polyop.codegen.llvm.masked import masked_load, part, store_first, store_vector, whole_parts
 from polyop.codegen.llvm.monoids import combined, fold, fold_each, pair
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import bypasses, lane_mask, row_stride
@@ -188,16 +188,13 @@ def _update_in_parts(s: State, n: Store, place: Place, p: str, new: V, count: in
 
     The next row may be the same one, and what was stored under a mask is not handed on to a load, which waits for the cache.
     """
-    at = 0
-    while at < count:
-        some = 1 << (count - at).bit_length() - 1
+    for at, some in whole_parts(count):
         q, t = gep(s, place.element, p, at), vector(place.element, some)
         raw = V(s.b, place.element, some, s.b.do(f"load {t}, ptr {q}, align {alignment(place.element)}"), new.flags)
         mine = V(s.b, new.element, some, part(s, new.element, s.width, new.text, at, some), new.flags)
         assert n.reduce is not None
         total = pair(s, n.reduce, from_memory(raw, place.buffer.dtype, s.shared.target), mine, n.target.dtype)
         store_vector(s, place.element, some, to_memory(total, place.buffer.dtype, s.shared.target).text, q, None)
-        at += some
 
 
 def _read_vector(s: State, place: Place, p: str, mask: str | None) -> V:
