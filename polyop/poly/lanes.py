@@ -131,10 +131,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         plain = replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes)
         found[:0] = _in_squares(plan, cluster, plain)
     if not plan.target.warp and (squares := squares_of_sums(plan, cluster, groups, lanes)):
-        tied = any(is_tied(plan, cluster, c) for c in squares)
-        plain = replace(_no_lanes(groups), squares=(squares[1], lanes), lanes=lanes, apart=tied)
-        inner = tuple(squares[0] if squares[0] in g.reduced else None for g in groups)
-        found = [replace(plain, inner=inner) if any(inner) else replace(plain, lane=squares[0]), *found]
+        along = _in_squares_of_sums(plan, cluster, groups, squares, lanes)
+        found, inner = [along, *found], along.inner
     brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)
     return (*((brief,) if brief else ()), *found, _no_lanes(groups))
 
@@ -218,6 +216,15 @@ def _in_squares(plan: Plan, cluster: Cluster, r: RowStrategy) -> list[RowStrateg
     is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
     blocks = ((r.rows, DOWN * plan.target.vector_bytes), (r.lane, ASIDE // plan.lane_bytes))
     return [replace(r, blocks=blocks), r] if is_tall else [r]
+
+
+def _in_squares_of_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], loops: tuple[str, str], lanes: int) -> RowStrategy:
+    """Lanes along the first of `loops`, of the shell or of a sum, and rows of a square around them along the second, a sum's."""
+    lane, rows = loops
+    tied = any(is_tied(plan, cluster, c) for c in loops)
+    inner = tuple(lane if lane in g.reduced else None for g in groups)
+    shell = None if any(inner) else lane
+    return replace(_no_lanes(groups), lane=shell, inner=inner, lanes=lanes, squares=(rows, lanes), apart=tied)
 
 
 def _along_groups(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: tuple[str | None, ...]) -> list[RowStrategy]:
