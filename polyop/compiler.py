@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
-from polyop.codegen.ctext import with_head
+from polyop.codegen.c.text import with_head
 from polyop.codegen.stepped import Step
 from polyop.following import Followed, Text, follow
 from polyop.forms import Form, attempts, before_scop, rounded, why_in_several

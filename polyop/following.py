@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.codegen.blocks import NEEDED
+from polyop.codegen.gpu.blocks import NEEDED
 from polyop.codegen.stepped import Follow, Step
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.loops import LoopNest

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from polyop.codegen.frozen import once
-from polyop.codegen.lower import kept, rewritten
-from polyop.codegen.verify import verify as verify_nest
+from polyop.codegen.cpu.frozen import once
+from polyop.codegen.cpu.lower import kept, rewritten
+from polyop.codegen.cpu.verify import verify as verify_nest
 from polyop.forms import Tiled
 from polyop.ir.copies import Recomputed
 from polyop.ir.errors import UnsupportedError

@@ -9,7 +9,7 @@ import pytest
 
 import polyop
 from polyop import making
-from polyop.codegen.verify import verify
+from polyop.codegen.cpu.verify import verify
 from polyop.compiler import Compiled, compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyop.codegen.frozen import first_call_of
+from polyop.codegen.cpu.frozen import first_call_of
+from polyop.codegen.cpu.pairs import paired
+from polyop.codegen.cpu.prefetch_results import asked_for
+from polyop.codegen.cpu.rolled import rolled, sums_of_tiles, with_rows_beyond
+from polyop.codegen.cpu.stream import written_as_read
+from polyop.codegen.cpu.weight import heavy_functions, vector_width
 from polyop.codegen.llvm.builder import Builder, Text
 from polyop.codegen.llvm.lifetime import lives_of
 from polyop.codegen.llvm.nodes import emit_nodes
 from polyop.codegen.llvm.parallel import STATUS
 from polyop.codegen.llvm.routines import call
 from polyop.codegen.llvm.state import Shared, State, slots_of
-from polyop.codegen.llvm.weight import heavy_functions, vector_width
-from polyop.codegen.pairs import paired
-from polyop.codegen.prefetch_results import asked_for
-from polyop.codegen.rolled import rolled, sums_of_tiles, with_rows_beyond
-from polyop.codegen.stream import written_as_read
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Load
 from polyop.ir.loops import Buffer, LoopNest, Node, Space

@@ -5,7 +5,7 @@
     shared        b.. ( once  i_o ( parts ) )
     columns       n_o ( t! ( parts ) )
 
-How a cluster inside is built is `strategies.py`'s business; what stands around it reaches that as axes of loops outside, and as
+How a cluster inside is built is `choice.py`'s business; what stands around it reaches that as axes of loops outside, and as
 `Plan.tiled`.
 """
 
@@ -18,12 +18,12 @@ from math import lcm
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Kind
 from polyop.ir.options import Options
-from polyop.poly import contract
 from polyop.poly.build import Axes, Part, Plan, shared_out
-from polyop.poly.fold import tile_coord
-from polyop.poly.nodes import Cluster, Group, Node, Resident, Serial, Shared
-from polyop.poly.skew import Skew
-from polyop.poly.strategies import best, may_pack
+from polyop.poly.choice import best, may_pack
+from polyop.poly.schedule.fold import tile_coord
+from polyop.poly.schedule.nodes import Cluster, Group, Node, Resident, Serial, Shared
+from polyop.poly.strategies import contract
+from polyop.poly.strategies.skew import Skew
 from polyop.poly.strides import serial_axis
 from polyop.poly.tiles import Axis, Coord, bands, coords_in
 

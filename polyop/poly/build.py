@@ -18,7 +18,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly.iterators import shares_of, written
 from polyop.poly.labels import stems
-from polyop.poly.nodes import Classes, Cluster, Group
+from polyop.poly.schedule.nodes import Classes, Cluster, Group
 from polyop.poly.scop import Scop, Stmt, limits
 from polyop.poly.sets import Linear, params
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances

@@ -8,7 +8,7 @@ from polyop.ir.expr import Affine, Load, affine
 from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Home, Plan
 from polyop.poly.edges import single
-from polyop.poly.nodes import Cluster, Group, Node, Serial
+from polyop.poly.schedule.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import MAP, Stmt
 
 

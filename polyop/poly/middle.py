@@ -22,25 +22,25 @@ from polyop.ir.target import Target
 from polyop.ir.updates import in_place
 from polyop.poly.around import NotInTilesError, part_of, sized, skewed
 from polyop.poly.atomics import with_atomics
-from polyop.poly.barriers import with_barriers
-from polyop.poly.batches import share
-from polyop.poly.beside import side_by_side
+from polyop.poly.blocks.barriers import with_barriers
+from polyop.poly.blocks.beside import side_by_side
+from polyop.poly.blocks.leading import around, layout_of_one, one_of
+from polyop.poly.blocks.lines import settled
+from polyop.poly.blocks.owned import by_threads, owned
+from polyop.poly.blocks.resident import build, resident
 from polyop.poly.build import Part, Plan
+from polyop.poly.choice import best, may_pack, program
 from polyop.poly.edges import edges
-from polyop.poly.generate import generate
-from polyop.poly.leading import around, layout_of_one, one_of
-from polyop.poly.lines import settled
-from polyop.poly.nodes import Cluster, Resident, Schedule, Serial
-from polyop.poly.nodes import Node as Scheduled
-from polyop.poly.owned import by_threads, owned
-from polyop.poly.resident import build, resident
-from polyop.poly.scans import gathered
-from polyop.poly.schedule import schedule
+from polyop.poly.generate.generate import generate
+from polyop.poly.schedule.batches import share
+from polyop.poly.schedule.nodes import Cluster, Resident, Schedule, Serial
+from polyop.poly.schedule.nodes import Node as Scheduled
+from polyop.poly.schedule.scans import gathered
+from polyop.poly.schedule.schedule import schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
-from polyop.poly.skew import Skew, find_skew
 from polyop.poly.storage import Storage, find_storage
-from polyop.poly.strategies import best, may_pack, program
+from polyop.poly.strategies.skew import Skew, find_skew
 from polyop.poly.tiles import TileProgram
 
 OPERATIONS = 20_000_000  # of isl for one stage: a few seconds

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from polyop.ir.loops import Buffer
+from polyop.poly.blocks.lines import in_block
+from polyop.poly.blocks.resident import Kept, kept
 from polyop.poly.build import Plan
-from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused
 from polyop.poly.homes import global_buffers, is_local
-from polyop.poly.lines import in_block
-from polyop.poly.nodes import Cluster, Node, Resident, Schedule, Serial, Shared
-from polyop.poly.resident import Kept, kept
+from polyop.poly.schedule.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused
+from polyop.poly.schedule.nodes import Cluster, Node, Resident, Schedule, Serial, Shared
 from polyop.poly.tiles import TileProgram
 
 

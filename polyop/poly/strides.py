@@ -11,7 +11,7 @@ from polyop.ir.expr import Affine, Load, Quasi, affine, affines, expr_names, nam
 from polyop.ir.expr import Test as Tests
 from polyop.ir.target import NEAR
 from polyop.poly.build import Axes, Plan
-from polyop.poly.nodes import Serial
+from polyop.poly.schedule.nodes import Serial
 from polyop.poly.scop import Stmt
 from polyop.poly.tiles import Axis, Coord
 

@@ -10,9 +10,9 @@
     Y[b, m (U g + u) + i, m t + j, k] = sums of N, with A
 
 Points e and f are numbers everywhere but in the product, so there is a step for each. A block has U tiles along the outermost
-window: what is made for them stays in a cache, since loops over b and g go around all of it (`poly/batches.py`). Where the image
-does not lie along c, or the result along k, blocks are turned on the way. What takes the sum on, as a bias and an activation do,
-is done with each result.
+window: what is made for them stays in a cache, since loops over b and g go around it (`poly/schedule/batches.py`). Where the
+image does not lie along c, or the result along k, blocks are turned on the way. What takes the sum on, as a bias and an
+activation do, is done with each result.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Lanes run along what has unit stride in the result. If X has unit stride along another index that the result keeps, all of X would
 be copied in turned squares, which take a line here and a line there; as it lies, it is streamed. t is as large as the result;
 or, where X has another index before two that it ends in, as d of X[a, k, d, b, c], as large as what one value of that makes of it
-(`piecewise`, of `polyop/poly/batches.py`).
+(`piecewise`, of `polyop/poly/schedule/batches.py`).
 """
 
 from __future__ import annotations

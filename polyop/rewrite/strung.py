@@ -32,7 +32,7 @@ there is no loop, one load has others, and rows that are added up have a sum for
 
 ADDED, HALF = range(NEAR + 1, BRIEF + 1), range(NEAR + 1, 9)
 """Elements of rows that are added up, if it is known how many: then they are turned, or columns have several sums, see
-`poly/short.py`. And of others, that vectors of half the width have room for.
+`poly/strategies/short.py`. And of others, that vectors of half the width have room for.
 """
 
 USUAL = 4

@@ -163,7 +163,7 @@ BYTES = 4
 GAIN = 0.9
 """The part of the time that must be left."""
 LEAST, MOST = 8, 16
-"""Rows of results that a block has at least, from which loops are shared (`poly/batches.py`), and tiles that it has at most."""
+"""Rows of results of a block, from which on loops are shared (`poly/schedule/batches.py`), and tiles that it has at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import islpy as isl
 import pytest
 
-from polyop.codegen.apart import rows_lie_apart
-from polyop.codegen.passes import split_full_tiles
+from polyop.codegen.cpu.apart import rows_lie_apart
+from polyop.codegen.cpu.passes import split_full_tiles
 from polyop.ir.loops import For, LoopNest, walk
 from polyop.poly.verify.rewrites import difference
 from tests.codegen.harness import RUNNABLE, check, compiled

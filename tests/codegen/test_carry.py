@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from polyop.codegen.carry import carry
-from polyop.codegen.lower import lower
+from polyop.codegen.cpu.carry import carry
+from polyop.codegen.cpu.lower import lower
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I64
 from polyop.ir.loops import structure
 from polyop.ir.options import Options

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polyop.codegen.cdigits import Digits, digits, extent, step
+from polyop.codegen.c.digits import digits
+from polyop.codegen.gpu.held import Digits, extent, step
 from polyop.ir.expr import Affine, affine
 
 SIDES: tuple[Digits, ...] = ((("q", 16),), (("p", 2), ("q", 8)), (("b", 4), ("p", 2), ("q", 2)))

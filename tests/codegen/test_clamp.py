@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from polyop.codegen.clamp import declamp
-from polyop.codegen.lower import lower
+from polyop.codegen.cpu.clamp import declamp
+from polyop.codegen.cpu.lower import lower
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
 from polyop.ir.expr import Test as Tests

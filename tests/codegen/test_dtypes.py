@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyop.codegen.llvm.weight import vector_width
+from polyop.codegen.cpu.weight import vector_width
 from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, BOOL, DTYPES, F16, I16, I32, I64, U8, DType

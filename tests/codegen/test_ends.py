@@ -5,8 +5,8 @@ from __future__ import annotations
 import islpy as isl
 import pytest
 
-from polyop.codegen.ends import cut_ends
-from polyop.codegen.lower import rewrites
+from polyop.codegen.cpu.ends import cut_ends
+from polyop.codegen.cpu.lower import rewrites
 from polyop.ir.expr import Const, Test
 from polyop.ir.loops import If, stores, walk
 from polyop.poly.verify.rewrites import follows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyop.codegen.gathered import fetch_gathered
+from polyop.codegen.cpu.gathered import fetch_gathered
 from polyop.ir.dtypes import F32, I64
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
 from polyop.ir.loops import For, LoopNest, Node, Prefetch, structure, walk

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from polyop.codegen.llvm.weight import vector_width
+from polyop.codegen.cpu.weight import vector_width
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import BF16, F32, F64, I32
 from polyop.ir.options import Options

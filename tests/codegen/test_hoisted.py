@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyop.codegen.hoisted import asked
+from polyop.codegen.gpu.hoisted import asked
 from polyop.ir.expr import Affine, quasi
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, If, Kind, LoopNest

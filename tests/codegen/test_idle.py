@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen.passes import split_full_tiles
-from polyop.codegen.unguard import unguard
+from polyop.codegen.cpu.passes import split_full_tiles
+from polyop.codegen.cpu.unguard import unguard
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Const, Expr, Test
 from polyop.ir.idle import idle_without

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen.lower import kept, rewritten
-from polyop.codegen.pairs import paired
-from polyop.codegen.verify import pressure
+from polyop.codegen.cpu.lower import kept, rewritten
+from polyop.codegen.cpu.pairs import paired
+from polyop.codegen.cpu.verify import pressure
 from polyop.codegen.x86 import emit
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, Kind, stores, walk

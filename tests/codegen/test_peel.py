@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyop.codegen.peel import peel
+from polyop.codegen.cpu.peel import peel
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Load, affine
 from polyop.ir.interpret import interpret

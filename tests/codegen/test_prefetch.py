@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyop.codegen.prefetch import read_ahead
-from polyop.codegen.prefetch_tiles import prefetch_tiles
+from polyop.codegen.cpu.prefetch import read_ahead
+from polyop.codegen.cpu.prefetch_tiles import prefetch_tiles
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse

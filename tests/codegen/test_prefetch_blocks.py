@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen.prefetch_blocks import prefetch_blocks
+from polyop.codegen.cpu.prefetch_blocks import prefetch_blocks
 from polyop.ir.affine import evaluate
 from polyop.ir.loops import Prefetch, walk
 from polyop.ir.module import dense

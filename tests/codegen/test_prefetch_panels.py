@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from polyop.codegen.lower import rewrites
-from polyop.codegen.prefetch_panels import prefetch_panels
+from polyop.codegen.cpu.lower import rewrites
+from polyop.codegen.cpu.prefetch_panels import prefetch_panels
 from polyop.ir.expr import evaluate
 from polyop.ir.loops import For, LoopNest, Prefetch, walk
 from polyop.ir.options import ALL_TERMS, Options

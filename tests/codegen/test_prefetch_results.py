@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen.lower import lower as lowered
+from polyop.codegen.cpu.lower import lower as lowered
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from polyop.codegen.lower import rewrites
-from polyop.codegen.passes import split_full_tiles, unswitch
-from polyop.codegen.prefetch_squares import FEW_STEPS
-from polyop.codegen.prefetch_tiles import prefetch_tiles
+from polyop.codegen.cpu.lower import rewrites
+from polyop.codegen.cpu.passes import split_full_tiles, unswitch
+from polyop.codegen.cpu.prefetch_squares import FEW_STEPS
+from polyop.codegen.cpu.prefetch_tiles import prefetch_tiles
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32, F64
 from polyop.ir.expr import Const, affine, evaluate

@@ -8,7 +8,7 @@ from dataclasses import replace
 import llvmlite.binding as llvm
 import pytest
 
-from polyop.codegen.verify import pressure, verify
+from polyop.codegen.cpu.verify import pressure, verify
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse

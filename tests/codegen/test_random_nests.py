@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from polyop.codegen.lower import lower
+from polyop.codegen.cpu.lower import lower
 from polyop.ir.dtypes import F32, F64, I16, I32, DType
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, quasi
 from polyop.ir.options import Options

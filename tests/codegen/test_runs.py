@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st_
 
+from polyop.codegen.cpu.passes import split_full_tiles
+from polyop.codegen.cpu.runs import is_run
 from polyop.codegen.llvm.runs import FAR, SPLIT
-from polyop.codegen.passes import split_full_tiles
-from polyop.codegen.runs import is_run
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32, F64, I8, I16, I64
 from polyop.ir.expr import Affine, Const, Number, quasi

@@ -6,8 +6,8 @@ import islpy as isl
 import numpy as np
 import pytest
 
-from polyop.codegen.lower import rewrites
-from polyop.codegen.settle import settle, settled, steady_test
+from polyop.codegen.cpu.lower import rewrites
+from polyop.codegen.cpu.settle import settle, settled, steady_test
 from polyop.ir.dtypes import BOOL, F32, I32
 from polyop.ir.expr import Const, Number
 from polyop.ir.loops import IfData, LoopNest, rebuild, stores, structure

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyop.codegen.lower import lower as rewritten
-from polyop.codegen.stream import stream_outputs, written_as_read
+from polyop.codegen.cpu.lower import lower as rewritten
+from polyop.codegen.cpu.stream import stream_outputs, written_as_read
 from polyop.codegen.x86 import emit
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse

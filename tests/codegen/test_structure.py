@@ -5,11 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from polyop.codegen.llvm.facts import is_positive, runs_once
-from polyop.codegen.lower import lower
-from polyop.codegen.passes import decided, split_full_tiles, unswitch
+from polyop.codegen.cpu.facts import is_positive, runs_once
+from polyop.codegen.cpu.lower import lower
+from polyop.codegen.cpu.passes import decided, split_full_tiles, unswitch
+from polyop.codegen.cpu.verify import verify
 from polyop.codegen.vecmath.table import FLOAT
-from polyop.codegen.verify import verify
 from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import DTYPES, F16, F32, F64, I32

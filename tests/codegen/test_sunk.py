@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyop.codegen.sunk import sunk
+from polyop.codegen.gpu.sunk import sunk
 from polyop.ir.expr import Affine, affine
 from polyop.ir.loops import For, Kind, LoopNest, Node
 from tests.codegen.nests import A, ap, ld, loop, nest, reg, rows, st, tensor, when

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyop.codegen.passes import split_full_tiles
-from polyop.codegen.ties import is_cut_across, untie
+from polyop.codegen.cpu.passes import split_full_tiles
+from polyop.codegen.cpu.ties import is_cut_across, untie
 from polyop.ir.expr import Affine
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, Kind, structure, walk

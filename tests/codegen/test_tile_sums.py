@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from polyop.codegen.rolled import rolled, sums_of_tiles
-from polyop.codegen.verify import verify
+from polyop.codegen.cpu.rolled import rolled, sums_of_tiles
+from polyop.codegen.cpu.verify import verify
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
@@ -25,6 +25,7 @@ from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.runtime.cpu import cpu_features
 from polyop.runtime.layout import contiguous
+from tests.children import finished
 from tests.codegen.harness import load
 from tests.codegen.test_tiles import AMX, MATMUL, WITHOUT, Tiles, here, tiled
 
@@ -173,7 +174,7 @@ def test_tiles_in_other_threads_after_fork_and_among_signals():
     if child == 0:
         work()
         os._exit(len(wrong) > 0)
-    assert os.waitpid(child, 0)[1] == 0 and not wrong
+    assert finished(child) == 0 and not wrong
 
 
 FOUR_TILES = """

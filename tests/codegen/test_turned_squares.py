@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen.passes import split_full_tiles
+from polyop.codegen.cpu.passes import split_full_tiles
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32, F64, I32
 from polyop.ir.loops import LoopNest, structure

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyop.codegen.passes import split_full_tiles, unswitch
-from polyop.codegen.unguard import unguard
+from polyop.codegen.cpu.passes import split_full_tiles, unswitch
+from polyop.codegen.cpu.unguard import unguard
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Test, loads
 from polyop.ir.interpret import interpret

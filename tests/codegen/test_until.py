@@ -7,7 +7,7 @@ from dataclasses import replace
 import islpy as isl
 import pytest
 
-from polyop.codegen.until import end_early
+from polyop.codegen.cpu.until import end_early
 from polyop.ir.expr import Const, names
 from polyop.ir.loops import If, LoopNest, Prefetch, stores, structure, walk
 from polyop.poly.verify.rewrites import follows

@@ -4,8 +4,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from polyop.codegen.cpu.weight import INSTRUCTIONS
 from polyop.codegen.llvm.types import constant, known
-from polyop.codegen.vecmath.table import FLOAT, INSTRUCTIONS
+from polyop.codegen.vecmath.table import FLOAT
 from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, DType

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from polyop.codegen.whole import split
+from polyop.codegen.gpu.whole import split
 from polyop.compiler import Compiled
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, quasi

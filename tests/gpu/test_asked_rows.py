@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_fragments import held, with_fault
 
-from polyop.codegen.clanes import of_element, of_row, rows_of
+from polyop.codegen.c.lanes import of_element, of_row, rows_of
 from polyop.ir.atoms import ROWS
 from polyop.ir.expr import evaluate
 from tests.gpu import test_keys_of_rows as seen

@@ -18,7 +18,7 @@ from polyop.ir.expr import affine
 from polyop.ir.loops import For, If, Kind, walk
 from polyop.ir.module import HostLoop, Launch, launches
 from polyop.ir.options import Options
-from polyop.poly import beside
+from polyop.poly.blocks import beside
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.verify import first_failure, prove
 from polyop.runtime import cxx, emulated

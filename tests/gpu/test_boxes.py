@@ -13,7 +13,7 @@ from fake_gpu import FakeGpu
 from test_instructions import ptx
 
 import polyop
-from polyop.codegen import cboxes
+from polyop.codegen.c import boxes as cboxes
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import F16
 from polyop.ir.errors import UnsupportedError

@@ -10,11 +10,12 @@ from gpu_cases import CASES
 from gpu_nests import at, buffer, call, loop, nest, parallel, store
 from gpu_texts import compiled
 
-from polyop.codegen import cplace, cuda, hip
-from polyop.codegen.cexpr import expression, literal
-from polyop.codegen.cindex import condition, conditions, index
-from polyop.codegen.cscope import Scope
-from polyop.codegen.split import greatest, least
+from polyop.codegen import cuda, hip
+from polyop.codegen.c import place
+from polyop.codegen.c.expr import expression, literal
+from polyop.codegen.c.index import condition, conditions, index
+from polyop.codegen.c.scope import Scope
+from polyop.codegen.gpu.split import greatest, least
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U64, DType
 from polyop.ir.expr import Affine, Const, Test, affine, evaluate, quasi
 from polyop.ir.loops import For, If, Kind, LoopNest, Space
@@ -204,4 +205,4 @@ def test_rows_outside_of_all_loops_over_threads_are_written_by_the_first_one_alo
     ("pop_round_f16(a) + pop_round_f16(b)", "pop_to_f16(pop_round_f16(a) + pop_round_f16(b))"),
     ("pop_round_bf16(a)", "pop_to_f16(pop_round_bf16(a))"), ("a", "pop_to_f16(a)")])
 def test_what_is_stored_in_few_bits_is_rounded_once(value: str, element: str) -> None:
-    assert cplace.narrowed(value, F16) == element and cplace.narrowed(value, F32) == value
+    assert place.narrowed(value, F16) == element and place.narrowed(value, F32) == value

@@ -8,16 +8,16 @@ from itertools import product
 import pytest
 from gpu_texts import compiled
 
-from polyop.codegen.clanes import of_row, pieces, rows_of, side_by_side
-from polyop.codegen.cscope import Held
-from polyop.codegen.implied import without_implied
-from polyop.codegen.unread import unasked
+from polyop.codegen.c.lanes import of_row, pieces, rows_of, side_by_side
+from polyop.codegen.gpu.held import Held
+from polyop.codegen.gpu.implied import without_implied
+from polyop.codegen.gpu.unread import unasked
 from polyop.ir.atoms import ROWS, Atom, Fragment
 from polyop.ir.dtypes import F32
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Space, Store, stores, walk
-from polyop.poly.fragmentunits import holds_operand
+from polyop.poly.blocks.fragmentunits import holds_operand
 from polyop.runtime import nvrtc
 from polyop.runtime.usage import usage
 from tests.gpu import test_keys_of_rows as seen

@@ -11,7 +11,8 @@ import pytest
 from gpu_functions import DTYPES, all_functions, casts, functions
 
 import polyop
-from polyop.codegen import cexpr, cuda
+from polyop.codegen import cuda
+from polyop.codegen.c import expr
 from polyop.compiler import compile_op
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, F16, F32, F64, DType
@@ -112,7 +113,7 @@ def test_functions_of_16_bits_are_right_to_little_more_than_half_a_place(t: DTyp
     """Of all values there are; but for the least, which may be 0."""
     x = np.arange(1 << 16, dtype=np.uint16).view(t.numpy)
     got, wide = computed(t, given=[x, x, x]), x.astype(np.float64)
-    for n in cexpr.NEAR:
+    for n in expr.NEAR:
         with np.errstate(all="ignore"):
             want, y = ON_NUMPY[n](wide), got[f"y_{n}"].astype(np.float64)
             place = 2.0 ** (np.floor(np.log2(np.abs(want))) - (10 if t == F16 else 7))
@@ -125,7 +126,7 @@ def test_functions_of_16_bits_are_right_to_little_more_than_half_a_place(t: DTyp
 
 
 @pytest.mark.parametrize("t", [F16, BF16], ids=str)
-@pytest.mark.parametrize("name", cexpr.NEAR)
+@pytest.mark.parametrize("name", expr.NEAR)
 def test_one_factor_of_what_is_rounded_to_16_bits_is_of_the_shorter_kind(name: str, t: DType) -> None:
     """Of f32, at all values that have 16 bits; products of two functions have one that is short."""
     op = polyop.op(f"op f(X: f32[N], U: f32[N]) -> (Y: {t}[N], Z: {t}[N]) {{ "

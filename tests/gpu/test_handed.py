@@ -10,8 +10,8 @@ import pytest
 from register_mutants import put
 from test_nobodys import TARGETS, TEXTS, context, made, proved
 
-from polyop.codegen import blocks
-from polyop.codegen.blocks import prepared
+from polyop.codegen.gpu import blocks
+from polyop.codegen.gpu.blocks import prepared
 from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import compile_op
 from polyop.ir.dtypes import F32

@@ -12,8 +12,9 @@ import pytest
 from register_mutants import mutants, put
 
 import polyop
-from polyop.codegen import cmatrix, mended, refined
-from polyop.codegen.blocks import prepared
+from polyop.codegen.c import matrix
+from polyop.codegen.gpu import mended, refined
+from polyop.codegen.gpu.blocks import prepared
 from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, DType
@@ -62,7 +63,7 @@ def made(seen: str, target_name: str) -> Compiled:
 @cache
 def steps(seen: str, target_name: str) -> tuple[Step, ...]:
     nest = proved(seen, target_name)
-    return refined.refined(prepared(nest)[0], nest, cmatrix.find_tiles(nest, target(target_name)))[1]
+    return refined.refined(prepared(nest)[0], nest, matrix.find_tiles(nest, target(target_name)))[1]
 
 
 def proved(seen: str, target_name: str) -> LoopNest:
@@ -98,7 +99,7 @@ def test_products_whose_results_are_looked_at_are_followed_too(seen: str) -> Non
     before = next(r.before for r in steps(seen, "cuda:sm_90a") if r.name == "mended")
     places = {(s.stmt, x.source): x.index for s in stores(nest.body) for x in (s.target, *loads(s.expr))}
     registers = {b.name for b in nest.buffers if b.space == Space.REG}
-    looks = mended._Mended(cmatrix.find_tiles(nest, target("cuda:sm_90a")).products, places, registers, set())
+    looks = mended._Mended(matrix.find_tiles(nest, target("cuda:sm_90a")).products, places, registers, set())
     after = replace(before, body=looks.go(before.body, frozenset(), ()))
     asked = [n for n in walk(after.body) if isinstance(n, IfData)]
     assert asked and not wrong(before, after, nest)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from register_mutants import put
 
 import polyop
-from polyop.codegen import blocks
+from polyop.codegen.gpu import blocks
 from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import F32

@@ -11,7 +11,7 @@ from fake_gpu import FakeGpu, Interface
 from numpy.lib.stride_tricks import as_strided
 
 import polyop
-from polyop.codegen.reach import Range, extent
+from polyop.codegen.gpu.reach import Range, extent
 from polyop.compiler import Compiled, compile_op
 from polyop.ir import reach
 from polyop.ir.errors import UnsupportedError

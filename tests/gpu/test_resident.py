@@ -18,7 +18,7 @@ from polyop.ir.loops import For, Space, stores, walk
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.poly import staged
+from polyop.poly.blocks import staged
 from polyop.rewrite.block_regimes import in_blocks
 from polyop.rewrite.questions import questions
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc

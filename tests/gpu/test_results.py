@@ -10,7 +10,7 @@ import pytest
 from gpu_texts import ptx
 
 import polyop
-from polyop.codegen.cresults import neighbours
+from polyop.codegen.c.results import neighbours
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.atoms import ROWS
 from polyop.ir.dtypes import DTYPES

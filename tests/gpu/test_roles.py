@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen import croles
-from polyop.codegen.cscope import Box
-from polyop.codegen.split import Axis, Part
+from polyop.codegen.c import roles as croles
+from polyop.codegen.c.scope import Box
+from polyop.codegen.gpu.split import Axis, Part
 from polyop.compiler import compile_op
 from polyop.ir.dtypes import BF16, F16
 from polyop.ir.errors import UnsupportedError

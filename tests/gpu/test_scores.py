@@ -11,9 +11,9 @@ import pytest
 from gpu_texts import compiled
 from test_keys_of_rows import CAUSAL, attention, run
 
-from polyop.codegen.begun import begun
-from polyop.codegen.raster import grow
-from polyop.codegen.split import Part
+from polyop.codegen.gpu.begun import begun
+from polyop.codegen.gpu.raster import grow
+from polyop.codegen.gpu.split import Part
 from polyop.compiler import Compiled
 from polyop.forms import Form, rounded
 from polyop.ir.dtypes import F32

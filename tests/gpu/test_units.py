@@ -11,9 +11,9 @@ import pytest
 from gpu_kernels import ran
 
 import polyop
-from polyop.codegen import cthreads, cunits
-from polyop.codegen.cindex import multiple
-from polyop.codegen.cscope import Scope
+from polyop.codegen.c import threads, units
+from polyop.codegen.c.index import multiple
+from polyop.codegen.c.scope import Scope
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.atoms import ROWS
 from polyop.ir.dtypes import BF16, F32
@@ -138,7 +138,7 @@ def test_products_are_waited_for_before_a_barrier_or_a_use_of_their_results_and_
     c = Load("c", (), F32)
     use, other = (Store(n, (), None, (), x, None, x) for n, x in (("S", c), ("T", Load("d", (), F32))))
     loop = For("i", affine(0), affine(4), (Barrier("why"),))
-    assert [cunits.must_wait(n, frozenset({"c"})) for n in (use, other, Barrier("why"), loop)] == [True, False, True, True]
+    assert [units.must_wait(n, frozenset({"c"})) for n in (use, other, Barrier("why"), loop)] == [True, False, True, True]
 
 
 OTHERS: dict[str, tuple[str, dict[str, int], Callable[[dict[str, Array]], Array]]] = {
@@ -321,7 +321,7 @@ def test_only_whole_lines_of_shared_memory_are_swizzled() -> None:
 
 def test_swizzled_tiles_start_at_eight_lines() -> None:
     plain = Buffer("b", F32, ((affine(5), 1),), Space.SHARED)
-    offsets, total = cthreads.shared_offsets([plain, tile(), plain])
+    offsets, total = threads.shared_offsets([plain, tile(), plain])
     assert offsets == {"b": 9216, "A_s": 1024} and total == 9216 + 32
 
 
@@ -347,7 +347,7 @@ def test_a_tile_that_does_not_lie_as_the_unit_reads_it_is_refused(row: Affine, c
     k = For("k", affine(0), affine(64), (), kind=Kind.ATOM, extent=64)
     scope = Scope({n: n for n in ("A_s", "m", "k", "i")}, {"A_s": buffer}, {}, steps={"i": 4})
     with pytest.raises(UnsupportedError, match=why):
-        cunits.product(ATOM, "c[0]", x, x, ((("m", 64),), (("n", 64),), k), scope)
+        units.product(ATOM, "c[0]", x, x, ((("m", 64),), (("n", 64),), k), scope)
 
 
 # --- the order of blocks ------------------------------------------------------------------------------------------------

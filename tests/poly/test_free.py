@@ -8,8 +8,9 @@ import pytest
 import polyop
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.poly import generate, middle
-from polyop.poly.free import Free, free, without
+from polyop.poly import middle
+from polyop.poly.generate import generate
+from polyop.poly.generate.free import Free, free, without
 from polyop.runtime.layout import contiguous
 
 from .test_generate import library, nest

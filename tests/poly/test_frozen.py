@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen.frozen import once
+from polyop.codegen.cpu.frozen import once
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Scalar, affine, evaluate, loads, map_loads
 from polyop.ir.interpret import empty, interpret

@@ -10,7 +10,8 @@ from polyop.ir.loops import LoopNest
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.poly import generate, middle, strategies
+from polyop.poly import choice, middle
+from polyop.poly.generate import generate
 from polyop.poly.verify import first_failure, prove
 from polyop.program import operator
 from polyop.runtime.layout import contiguous
@@ -57,7 +58,7 @@ def test_loops_in_a_recurrence_that_cannot_be_written_together_are_tried_alone(m
             raise UnsupportedError("once")
         return real(p, head)
 
-    for maker in (middle, strategies):
+    for maker in (middle, choice):
         monkeypatch.setattr(maker, "generate", refuse_the_first)
     assert nest(op, Options()) == whole
     assert tried[2] == tried[-1] == sum(tried[3:-1])

@@ -8,7 +8,7 @@ import polyop
 from polyop.compiler import compile_op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import target
-from polyop.poly.leading import layout_of_one, one_of
+from polyop.poly.blocks.leading import layout_of_one, one_of
 from polyop.runtime.layout import contiguous
 
 from .texts import operator

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop import standard
-from polyop.codegen.carry import carry
-from polyop.codegen.lower import kept, rewrites, rewritten
-from polyop.codegen.stream import stream_outputs
+from polyop.codegen.cpu.carry import carry
+from polyop.codegen.cpu.lower import kept, rewrites, rewritten
+from polyop.codegen.cpu.stream import stream_outputs
 from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface
 from polyop.dsl.parse import parse

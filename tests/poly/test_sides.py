@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from polyop.ir.expr import affine, evaluate
-from polyop.poly.cuts import Cut, cut, squares
-from polyop.poly.sides import Side, along
-from polyop.poly.sides import cut as cut_side
+from polyop.poly.blocks.cuts import Cut, cut, squares
+from polyop.poly.blocks.sides import Side, along
+from polyop.poly.blocks.sides import cut as cut_side
 from polyop.poly.tiles import Coord
 
 OWN = {"b": "b", "p": "p", "q": "q", "c": "c"}

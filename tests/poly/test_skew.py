@@ -13,7 +13,7 @@ from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.poly import middle as middle_
 from polyop.poly.middle import Middle, lower, scop_of
-from polyop.poly.skew import STEPS
+from polyop.poly.strategies.skew import STEPS
 from polyop.poly.verify import first_failure, prove
 from polyop.runtime.layout import contiguous
 

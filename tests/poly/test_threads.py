@@ -17,7 +17,7 @@ from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.poly.barriers import with_barriers
+from polyop.poly.blocks.barriers import with_barriers
 from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.verify.accesses import Accesses

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.codegen.verify import verify
+from polyop.codegen.cpu.verify import verify
 from polyop.ir.expr import evaluate, loads
 from polyop.ir.loops import stores, structure, walk
 from polyop.ir.options import ALL_TERMS, SHORT, TURNED, Layout, Options

@@ -15,6 +15,7 @@ import pytest
 from polyop.runtime import cache, cpu, store
 from polyop.runtime.bind import bind
 from polyop.runtime.kernel import kernel
+from tests.children import finished
 from tests.runtime import modules
 
 NAME = cache.key("test")
@@ -184,7 +185,7 @@ def test_a_lock_that_another_thread_holds_does_not_survive_a_fork():
     pid = os.fork()
     if pid == 0:
         os._exit(0 if memo.get("k", lambda: 7) == 7 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert finished(pid) == 0
     leave.set()
     holder.join()
 

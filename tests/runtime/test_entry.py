@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import polyop
 from polyop.operator import Operator
 from polyop.runtime import blocks, entry, entry_load, entry_table
+from tests.children import finished
 from tests.runtime import operators
 from tests.runtime.calling import f32, outcome, python_calls, warm
 
@@ -367,7 +368,7 @@ def test_a_forked_child_calls(saxpy):
             code = 0 if (saxpy(x, x) == 2 * x).all() and not python_calls(lambda: saxpy(x, x)) else 2
         finally:
             os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert finished(pid) == 0
 
 
 def test_another_number_of_threads_is_another_look(saxpy):

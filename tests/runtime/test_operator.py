@@ -13,6 +13,7 @@ from polyop.ir.op import Op
 from polyop.operator import Operator
 from polyop.runtime import call, choose, threads
 from polyop.runtime.estimate import work
+from tests.children import finished
 from tests.runtime import modules, operators
 
 
@@ -156,7 +157,7 @@ def test_a_forked_child_computes(saxpy):
         finally:
             os._exit(code)
     threads.set_num_threads(threads_before)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert finished(pid) == 0
 
 
 def test_the_work_of_a_call_is_counted_in_points():

@@ -13,6 +13,7 @@ import pytest
 from polyop.ir.errors import UserError
 from polyop.ir.module import Module, Signature
 from polyop.runtime import cpu, threads
+from tests.children import finished
 
 # args of `count` and `nest`: 0 the counters, 1 `parallel`, 2 how many counters for each outer trip, 3 threads,
 # 4 the greatest thread number seen
@@ -279,7 +280,7 @@ def test_the_child_of_a_fork_has_a_pool_of_its_own(native):
                 code = 0 if (counters == 1010).all() else 2
             finally:
                 os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert finished(pid) == 0
     run(native, "count", counters, 1000, 2, 10)
     assert (counters == 20).all()
 

@@ -1,4 +1,4 @@
-"""Vectors that lie in pieces: lanes over two indices, of which one has its neighbours side by side, see `codegen/pairs.py`.
+"""Vectors that lie in pieces: lanes over two indices, of which one has its neighbours side by side, see `codegen/cpu/pairs.py`.
 
     lanes 0 to 23 of Z[q, p, 0..], 24 to 47 of Z[q + 1, p, 0..]:  16 | 8 and 8 | 16  are three vectors, in four pieces
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyop.codegen.convert import to_memory
 from polyop.codegen.llvm.addresses import Place
+from polyop.codegen.llvm.convert import to_memory
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import lanes_part, scalar_part

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polyop.codegen.vecmath.table import INSTRUCTIONS
+from polyop.codegen.cpu.weight import INSTRUCTIONS
 from polyop.ir.dots import product
 from polyop.ir.expr import Affine, Apply, Load, affine, evaluate, expr_names, loads, names, quasi, substitute, walk
 from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Space, Store

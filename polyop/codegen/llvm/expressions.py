@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyop.codegen.convert import cast, from_memory, round_to
-from polyop.codegen.functions import apply
+from polyop.codegen.cpu.facts import is_positive
+from polyop.codegen.cpu.weight import ALWAYS, INSTRUCTIONS
 from polyop.codegen.llvm.addresses import locate
+from polyop.codegen.llvm.convert import cast, from_memory, round_to
 from polyop.codegen.llvm.cut import power_from
-from polyop.codegen.llvm.facts import is_positive
+from polyop.codegen.llvm.functions import apply
 from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
 from polyop.codegen.llvm.loads import (
     check_inside,
@@ -30,7 +31,6 @@ from polyop.codegen.llvm.types import constant, held, is_constant, memory, oppos
 from polyop.codegen.llvm.woven import between, read_by_turns
 from polyop.codegen.vecmath.ops import V
 from polyop.codegen.vecmath.quotient import Inverse, quotient
-from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
 from polyop.ir.dtypes import BOOL, I64, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, affine, names, substitute, walk

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from polyop.codegen.cpu.facts import follows, is_positive
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.digits import in_parts, lanes_of_vector
-from polyop.codegen.llvm.facts import follows, is_positive
 from polyop.codegen.llvm.state import Axis, Point, State
 from polyop.codegen.llvm.types import Int, constant, constant_mask, constants, iota, vector
 from polyop.ir.errors import InternalError

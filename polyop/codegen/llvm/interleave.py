@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyop.codegen.convert import to_memory
 from polyop.codegen.llvm.addresses import Place, locate
+from polyop.codegen.llvm.convert import to_memory
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import existing, splat
 from polyop.codegen.llvm.loads import transpose

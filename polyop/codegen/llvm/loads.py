@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyop.codegen.convert import from_memory
 from polyop.codegen.llvm.addresses import Place, lane_offsets
+from polyop.codegen.llvm.convert import from_memory
 from polyop.codegen.llvm.index import below, existing, known_extent, splat
 from polyop.codegen.llvm.masked import load_first, masked_load
 from polyop.codegen.llvm.pieces import Piece, lanes_between, pieces_of

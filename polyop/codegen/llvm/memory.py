@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from polyop.codegen.convert import from_memory, to_memory
 from polyop.codegen.llvm.addresses import Place, lane_offsets, locate
 from polyop.codegen.llvm.broken import store_in_pieces
 from polyop.codegen.llvm.builder import IMPURE
+from polyop.codegen.llvm.convert import from_memory, to_memory
 from polyop.codegen.llvm.expressions import computed_positions, operand
 from polyop.codegen.llvm.index import existing, first_of, is_whole, known_extent
 from polyop.codegen.llvm.interleave import weave, write_woven

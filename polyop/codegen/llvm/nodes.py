@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from polyop.codegen.cpu.facts import is_positive, runs_once
+from polyop.codegen.cpu.pieces import is_in_pieces, is_in_turn
+from polyop.codegen.cpu.runs import is_run
 from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.builder import Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions, negation, test_value, value_of
-from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.pieces import pieces_of
@@ -28,8 +30,6 @@ from polyop.codegen.llvm.sums import carried, merged, put, settle, start_at_zero
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.codegen.llvm.windows import arranged, is_window, write_out
-from polyop.codegen.pieces import is_in_pieces, is_in_turn
-from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import bounds, names
 from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, has_loop, stores, walk

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyop.codegen.functions import apply
 from polyop.codegen.llvm.builder import Builder
+from polyop.codegen.llvm.functions import apply
 from polyop.codegen.llvm.state import State
 from polyop.codegen.llvm.types import register, suffix, vector
 from polyop.codegen.vecmath.ops import V

@@ -1,4 +1,4 @@
-"""A run (`codegen/runs.py`) in whole vectors, wherever it begins and however long it is.
+"""A run (`codegen/cpu/runs.py`) in whole vectors, wherever it begins and however long it is.
 
 Fewer elements than a vector are one masked vector. What does not fill the last vector is written by one that reaches back, over
 elements that have their values already; of a few vectors half of them are counted from the end. Where the tensor is large and
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyop.codegen.cpu.prefetch import further_on
+from polyop.codegen.cpu.runs import repeated, run_of
 from polyop.codegen.llvm.addresses import locate, run_along
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions
@@ -22,8 +24,6 @@ from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int, alignment, memory
-from polyop.codegen.prefetch import further_on
-from polyop.codegen.runs import repeated, run_of
 from polyop.ir.expr import Load, affine, loads
 from polyop.ir.loops import For, Kind, Store
 from polyop.ir.scalars import computes

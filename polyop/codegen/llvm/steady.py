@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import frexp
 
+from polyop.codegen.cpu.facts import runs_once
+from polyop.codegen.cpu.weight import INSTRUCTIONS
 from polyop.codegen.llvm.expressions import operand, value_of
-from polyop.codegen.llvm.facts import runs_once
 from polyop.codegen.llvm.state import State
 from polyop.codegen.vecmath.quotient import Inverse, inverse
-from polyop.codegen.vecmath.table import INSTRUCTIONS
 from polyop.ir.dtypes import F16
 from polyop.ir.expr import Apply, Const, Expr, Load, Number, Scalar, children, names, walk
 from polyop.ir.loops import For, LoopNest, Space, has_loop, stores

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from polyop.codegen.cpu.rolled import has_rows_last, is_of_tiles
 from polyop.codegen.llvm.addresses import Place, locate, run_along
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.masked import masked_load
@@ -23,7 +24,6 @@ from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.sums import LINE, height, load_tile, put, taken, tile_rows
 from polyop.codegen.llvm.types import Int, alignment
-from polyop.codegen.rolled import has_rows_last, is_of_tiles
 from polyop.ir.dots import TILE, Matrix, matrix, product, sided
 from polyop.ir.expr import Affine, Load, affine, names
 from polyop.ir.loops import For, Kind, Space, Store

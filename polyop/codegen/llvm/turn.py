@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from polyop.codegen.convert import to_memory
 from polyop.codegen.llvm.addresses import Place, locate
+from polyop.codegen.llvm.convert import to_memory
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.loads import transpose
 from polyop.codegen.llvm.masked import part, store_first

@@ -1,4 +1,4 @@
-"""Which function computes what, and how long it is."""
+"""Which function computes what."""
 
 from __future__ import annotations
 
@@ -21,13 +21,3 @@ FLOAT: dict[str, Function] = {
 
 BOTTOM = {"exp": exponential.BOTTOM, "exp2": exponential.BOTTOM2}
 """Functions that take another one as a second argument, and where they become 0 themselves."""
-
-ALWAYS = 1 << 20
-"""The length of a function with branches: it always has a body of its own."""
-
-INSTRUCTIONS: dict[str, int] = {
-    "exp": 20, "exp2": 20, "expm1": 35, "sinh": 45, "cosh": 30, "tanh": 25, "sigmoid": 25, "silu": 30, "log": 35, "log2": 45,
-    "log1p": 45, "softplus": 35, "pow": 150, "sin": ALWAYS, "cos": ALWAYS, "tan": ALWAYS, "asin": 30, "acos": 30, "atan": 30,
-    "atan2": 45, "erf": 40, "gelu": 45, "mod": ALWAYS,
-}
-"""About how many instructions each of `COMPUTED` is for f32; f64 is half as long again."""

@@ -53,7 +53,7 @@ def misnumbered(nest: LoopNest) -> str | None:
 def strayed(a: Accesses) -> str | None:
     """The first register that one thread writes and another reads as its own.
 
-    Which lane of a warp has an element of a matrix unit's tile is no digit: of the lanes the printer asks (`codegen/clanes.py`).
+    Which lane of a warp has an element of a matrix unit's tile is no digit: of the lanes the printer asks (`codegen/c/lanes.py`).
     """
     found: dict[str, tuple[dict[int, Digit], Load]] = {}
     uses = [(s, x, x is s.store.target) for s in a.sites for x in _registers(a, s)]

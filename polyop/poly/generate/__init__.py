@@ -1,0 +1,1 @@
+"""TileProgram -> LoopNest: isl writes the loops."""

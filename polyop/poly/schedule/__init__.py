@@ -1,0 +1,1 @@
+"""Scop -> Schedule: which statements share loops, and in which order loops run."""
