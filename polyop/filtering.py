@@ -12,9 +12,9 @@ from polyop.cached import cached_property
 from polyop.ir.module import Proof
 from polyop.ir.op import Op
 from polyop.ir.target import Target
-from polyop.rewrite.filtered import filtered
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.winograd import find_filters, known_sizes, ways
+from polyop.rewrite.windows.filtered import filtered
+from polyop.rewrite.windows.winograd import find_filters, known_sizes, ways
 from polyop.runtime import store
 
 

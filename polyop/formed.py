@@ -16,7 +16,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.known import Merged
 from polyop.rewrite.flatten import products
-from polyop.rewrite.regimes import answers, as_it_lies, with_answers
+from polyop.rewrite.regimes.regimes import answers, as_it_lies, with_answers
 from polyop.runtime import entry, entry_load, threads
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound

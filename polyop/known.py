@@ -12,21 +12,21 @@ from polyop.ir.module import HostStep, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.rewrite.added import added_behind
-from polyop.rewrite.batchfirst import find_sides, with_batches_first
-from polyop.rewrite.batchfirst import pays as pays_in_batches
+from polyop.rewrite.copies.batchfirst import find_sides, with_batches_first
+from polyop.rewrite.copies.batchfirst import pays as pays_in_batches
+from polyop.rewrite.copies.matrices import Matrices, find_matrices, in_matrices, in_one_piece
+from polyop.rewrite.copies.matrices import numbers as numbers_of
+from polyop.rewrite.copies.strung import KNOWN, End, Row, few_of, find_ends, find_rows, lying, strung
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
-from polyop.rewrite.joined import joined
-from polyop.rewrite.matrices import Matrices, find_matrices, in_matrices, in_one_piece
-from polyop.rewrite.matrices import numbers as numbers_of
 from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import fix_sizes, without_single
 from polyop.rewrite.ordered import Orders, in_order, orders
-from polyop.rewrite.questions import Questions, questions, windows
-from polyop.rewrite.regimes import Regimes, regimes_of
-from polyop.rewrite.strung import KNOWN, End, Row, few_of, find_ends, find_rows, lying, strung
-from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
-from polyop.rewrite.tile_regimes import Values
+from polyop.rewrite.regimes.questions import Questions, questions, windows
+from polyop.rewrite.regimes.regimes import Regimes, regimes_of
+from polyop.rewrite.regimes.tile_regimes import Values
+from polyop.rewrite.sums.added import added_behind
+from polyop.rewrite.sums.joined import joined
+from polyop.rewrite.windows.taps import Taps, along_taps, find_taps, pays
 from polyop.runtime import call, store
 from polyop.runtime.bind import Bound
 from polyop.runtime.interpreted import Interpreted
@@ -129,7 +129,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What decides, beside sizes, whether sums over windows take fewer multiplications: see `rewrite/winograd.py`."""
+    """What decides, beside sizes, whether sums over windows take fewer multiplications: see `rewrite/windows/winograd.py`."""
 
     target: Target
     frozen: tuple[str, ...]
@@ -326,7 +326,7 @@ def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:
 
 def blocks(op: Op, q: Questions, sizes: Mapping[str, int], given: Options, t: Target) -> Options:
     """The options of the kernel for calls of such sizes on a GPU."""
-    from polyop.rewrite.block_regimes import in_blocks  # what is known of GPUs takes long to import
+    from polyop.rewrite.regimes.block_regimes import in_blocks  # what is known of GPUs takes long to import
 
     options = replace(given, special=False)
     if min(sizes.values(), default=1) == 0:

@@ -33,15 +33,15 @@ from polyop.known import (
     strides_of,
     that_reaches,
 )
-from polyop.rewrite.added import added_behind
-from polyop.rewrite.batchfirst import with_batches_first
+from polyop.rewrite.copies.batchfirst import with_batches_first
+from polyop.rewrite.copies.strung import find_rows, strung
 from polyop.rewrite.flatten import chains, flatten, products
-from polyop.rewrite.joined import joined
 from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import assumed
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import Regimes, as_it_lies, regime
-from polyop.rewrite.strung import find_rows, strung
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import Regimes, as_it_lies, regime
+from polyop.rewrite.sums.added import added_behind
+from polyop.rewrite.sums.joined import joined
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_plan, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import SERIAL, work

@@ -142,8 +142,8 @@ def test_a_list_of_commands_imports_none_of_them():
 def test_a_call_imports_neither_the_compiler_nor_what_explains_it_nor_what_is_for_gpus(tmp_path):
     call = (f"import os; os.environ['POLYOP_CACHE_DIR'] = {str(tmp_path)!r}; import sys, numpy, polyop\n"
             "polyop.library('softmax')(numpy.ones((3, 5), numpy.float32))\n"
-            "print([m for m in ('islpy', 'polyop.compiler', 'polyop.report.explain', 'polyop.rewrite.blocktiles', 'filelock', "
-            "'polyop.runtime.gpu') if m in sys.modules])")
+            "print([m for m in ('islpy', 'polyop.compiler', 'polyop.report.explain', 'polyop.rewrite.regimes.blocktiles', "
+            "'filelock', 'polyop.runtime.gpu') if m in sys.modules])")
     assert "islpy" in in_a_fresh_process(call)
     assert in_a_fresh_process(call) == "[]"
 

@@ -6,7 +6,7 @@ Sums of integers are taken modulo 2^32, so an instruction that multiplies a sign
     a b  =  (a - 128) b + 128 b       of two unsigned ones: it is signed then
 
 What is left over is the same for all rows: one more dot product for each column of a tile, with the byte 0x80 in the left one's
-place, or a sum of columns that the text has beside a sum of products of which one factor is raised (`rewrite/raised.py`).
+place, or a sum of columns that the text has beside a sum of products of which one factor is raised (`rewrite/sums/raised.py`).
 """
 
 from __future__ import annotations

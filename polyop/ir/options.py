@@ -29,7 +29,7 @@ class Options:
     numerics   "fast": reductions may be reassociated, `a*b + c` contracted, products with the 0 of `else 0` left out of sums, and
                numbers below 2^-126 be 0 in sums of products of bf16; "tf32": on GPUs whose matrix units take f32 so, products are
                of numbers rounded to 11 bits, and sums of f32; elsewhere the same as "fast"; "winograd": on a CPU sums over small
-               windows take fewer multiplications (`rewrite/winograd.py`); elsewhere the same as "fast"; "strict": source order
+               windows take fewer multiplications (`windows/winograd.py` of rewrite), else the same; "strict": source order
                and rounding
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
@@ -100,7 +100,7 @@ class Options:
     early      what operands of contractions that take little to compute, and are computed before in these calls, read first:
                enough results share them
     lent       whether rows of temporaries are so long in these calls that they lie in those of a result that takes them
-    cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
+    cascade    whether reductions that need another one's result go over their elements once, in blocks: see `sums/cascade.py`
     threads    whether several threads run the kernel: loops are then cut so that all have work, and else none is shared out
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
                too few blocks for these calls; () elsewhere

@@ -13,8 +13,8 @@ from polyop.ir.options import Layout
 from polyop.ir.target import Target
 from polyop.ir.words import users_words
 from polyop.report.work import Count, work
-from polyop.rewrite.block_regimes import kinds_on_gpus
-from polyop.rewrite.regimes import kinds
+from polyop.rewrite.regimes.block_regimes import kinds_on_gpus
+from polyop.rewrite.regimes.regimes import kinds
 from polyop.runtime.usage import usage
 
 _LINES = 80  # of loops that are shown

@@ -23,9 +23,9 @@ from polyop.ir.module import Binary, Module
 from polyop.ir.options import Options
 from polyop.ir.target import Target, target
 from polyop.known import Known, on_gpu, seen_as
-from polyop.rewrite.block_regimes import HELD
-from polyop.rewrite.blocktiles import TILES, WIDEST
-from polyop.rewrite.questions import Questions
+from polyop.rewrite.regimes.block_regimes import HELD
+from polyop.rewrite.regimes.blocktiles import TILES, WIDEST
+from polyop.rewrite.regimes.questions import Questions
 from polyop.runtime import amdgcn, emulated, nvrtc
 from polyop.runtime import arrays as memory
 from polyop.runtime.bind import Bound

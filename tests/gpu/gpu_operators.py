@@ -16,7 +16,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.known import blocks
-from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes.questions import questions
 from polyop.runtime.layout import contiguous
 from tests.library.case import Case, Sizes, check
 from tests.library.catalog import CASES, IDS, accuracy, bound, instance

@@ -10,8 +10,8 @@ import polyop
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.rewrite.block_regimes import in_blocks
-from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes.block_regimes import in_blocks
+from polyop.rewrite.regimes.questions import questions
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 
 try:

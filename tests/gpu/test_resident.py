@@ -19,8 +19,8 @@ from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.poly.blocks import staged
-from polyop.rewrite.block_regimes import in_blocks
-from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes.block_regimes import in_blocks
+from polyop.rewrite.regimes.questions import questions
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 from polyop.runtime.layout import contiguous
 from polyop.runtime.usage import usage

@@ -17,9 +17,9 @@ from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.making import Job, Way, make
 from polyop.poly.middle import scop_of
-from polyop.rewrite.block_regimes import rows_apart
-from polyop.rewrite.questions import questions
-from polyop.rewrite.scans import cut_scans
+from polyop.rewrite.regimes.block_regimes import rows_apart
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.sums.scans import cut_scans
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 from polyop.runtime.layout import contiguous
 from polyop.runtime.usage import usage

@@ -23,7 +23,7 @@ from polyop.ir.loops import Barrier, Buffer, For, If, Kind, LoopNest, Node, Spac
 from polyop.ir.op import builtin_monoid
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.rewrite.binary import binary
+from polyop.rewrite.sums.binary import binary
 from polyop.runtime import emulated
 
 MAX = builtin_monoid("max", F32)

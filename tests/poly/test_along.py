@@ -13,8 +13,8 @@ from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.row_regimes import find_carried
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.row_regimes import find_carried
 from polyop.runtime.layout import contiguous
 
 HEAD = "op f(X: f32[N, C], D: f32[C]) -> (Y: f32[N, C]) "

@@ -10,9 +10,9 @@ import pytest
 from polyop.ir.expr import evaluate as number
 from polyop.ir.interpret import interpret
 from polyop.ir.reference import evaluate
-from polyop.rewrite.filtered import filtered
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.winograd import Way, find_filters
+from polyop.rewrite.windows.filtered import filtered
+from polyop.rewrite.windows.winograd import Way, find_filters
 
 from .middles import Middle, Options, middle_of, op_of, proved
 

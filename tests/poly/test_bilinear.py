@@ -16,9 +16,9 @@ from polyop.ir.op import builtin_monoid
 from polyop.ir.reference import evaluate
 from polyop.poly.verify.bilinear import same_sums
 from polyop.poly.wellformed import check
-from polyop.rewrite.filtered import filtered
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.winograd import Way, find_filters
+from polyop.rewrite.windows.filtered import filtered
+from polyop.rewrite.windows.winograd import Way, find_filters
 from tests.rewrite.ops import arguments, op
 
 HEAD = "op f(X: f64[L, C], F: f64[3, C, K], b: f64[K]) -> (O: f64[L - 2, K]) where L >= 2"

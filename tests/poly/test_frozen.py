@@ -14,9 +14,9 @@ from polyop.ir.loops import IS_FIRST, Barrier, For, If, Kind, Space, Store, rebu
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate as reference
 from polyop.poly.verify.frozen import lasts
-from polyop.rewrite.filtered import filtered
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.winograd import Way
+from polyop.rewrite.windows.filtered import filtered
+from polyop.rewrite.windows.winograd import Way
 
 from .middles import op_of
 

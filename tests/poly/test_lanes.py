@@ -15,7 +15,7 @@ from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
 from polyop.runtime.layout import contiguous
 
 WINDOW = "op f(X: f32[B, H, W], F: f32[B, R, S]) -> (Y: f32[B, (H - R) / 2 + 1, (W - S) / {step} + 1]) "

@@ -7,8 +7,8 @@ import pytest
 
 import polyop
 from polyop.ir.options import Options
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.row_regimes import PICKED, find_picked
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.row_regimes import PICKED, find_picked
 
 from .middles import V4, middle, op_of, proved
 

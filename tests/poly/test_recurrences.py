@@ -13,7 +13,7 @@ from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.blocks import cut_into_blocks
+from polyop.rewrite.sums.blocks import cut_into_blocks
 from polyop.runtime.layout import contiguous
 
 CHOLESKY = """op f(A: f64[N, N]) -> (L: f64[N, N]) {

@@ -31,7 +31,7 @@ from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove, verdict
 from polyop.poly.verify import rewrites as rules
 from polyop.poly.verify.rewrites import follows
-from polyop.rewrite.pieces import cut_into_pieces
+from polyop.rewrite.windows.pieces import cut_into_pieces
 from polyop.runtime.layout import contiguous
 from polyop.trial import trial
 

@@ -24,7 +24,7 @@ from polyop.poly.middle import regime
 from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.wellformed import check
-from polyop.rewrite.scans import cut_scans
+from polyop.rewrite.sums.scans import cut_scans
 from polyop.runtime.layout import contiguous
 
 SCANS = ("cumsum", "cumsum_exclusive", "cumsum_reverse", "cumsum_columns", "cumprod", "cummax", "cummin",

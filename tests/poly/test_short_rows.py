@@ -11,7 +11,7 @@ import polyop
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import HINTS, target
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
 from polyop.runtime import cpu
 from tests.rewrite.ops import arguments
 

@@ -15,7 +15,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
 from polyop.runtime import threads
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op as op_of

@@ -8,7 +8,7 @@ import pytest
 import polyop
 from polyop.ir.op import Op
 from polyop.ir.options import Options
-from polyop.rewrite.added import added_behind
+from polyop.rewrite.sums.added import added_behind
 
 LINEAR = "op f(X: f32[M, K], W: f32[N, K], b: f32[N]) -> (Y: f32[M, N]) { Y[m, n] += X[m, k] * W[n, k]; Y[m, n] += b[n] }"
 TWICE = """op f(X: f32[M, K], W: f32[N, K], b: f32[N], R: f32[M, N]) -> (Y: f32[M, N]) {

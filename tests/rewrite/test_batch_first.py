@@ -8,7 +8,7 @@ import pytest
 import polyop
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
-from polyop.rewrite.batchfirst import find_sides, pays, with_batches_first
+from polyop.rewrite.copies.batchfirst import find_sides, pays, with_batches_first
 from tests.rewrite.ops import arguments, op
 
 GROUPS = """op f(X: i8[M, 8*G], W: i8[N, 8*G], s: f32[N, G]) -> (Y: f32[M, N]) {

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import polyop
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.rewrite.block_regimes import in_blocks
-from polyop.rewrite.blocktiles import TILES, Tiles, block_tiles, split
-from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes.block_regimes import in_blocks
+from polyop.rewrite.regimes.blocktiles import TILES, Tiles, block_tiles, split
+from polyop.rewrite.regimes.questions import questions
 
 PRODUCT = "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k] * B[k,n] }"
 

@@ -8,9 +8,9 @@ import pytest
 import polyop
 from polyop.compiler import compile_op
 from polyop.ir.options import Options
-from polyop.rewrite import blocks
-from polyop.rewrite.blocks import cut_into_blocks
-from polyop.rewrite.triangles import find_triangle, joined
+from polyop.rewrite.sums import blocks
+from polyop.rewrite.sums.blocks import cut_into_blocks
+from polyop.rewrite.sums.triangles import find_triangle, joined
 from polyop.runtime import cpu
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import assert_same, library, op

@@ -12,8 +12,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.bordered import CHANNELS, with_borders
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.copies.bordered import CHANNELS, with_borders
+from polyop.rewrite.regimes.regimes import regime, regimes_of
 from tests.rewrite.ops import arguments, op
 
 AMX = target("x86:sapphirerapids")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
-from polyop.rewrite.cascade import cascaded
-from polyop.rewrite.dependent import find_chain
+from polyop.rewrite.sums.cascade import cascaded
+from polyop.rewrite.sums.dependent import find_chain
 from tests.rewrite.ops import library, op, shape_of
 
 LIBRARY = [("softmax", n) for n in ("softmax", "softmax_first", "softmax_temperature", "softmax_masked", "softmax_causal",

@@ -12,8 +12,8 @@ from polyop.dsl.parse import parse
 from polyop.ir.options import ALL_TERMS, CHUNK, Options
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME, Hints
-from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, AWAY, DEPTH, FEW
-from polyop.rewrite.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.copy_regimes import AT_HAND, AT_ONCE, AWAY, DEPTH, FEW
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
 

@@ -13,8 +13,8 @@ import polyop
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.counted import MOST, SHARED, counted, find_pairs
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.sums.counted import MOST, SHARED, counted, find_pairs
 from tests.rewrite.ops import assert_same, op
 
 V4, V3, AMX, V2 = (target(f"x86:{cpu}") for cpu in ("x86-64-v4", "x86-64-v3", "sapphirerapids", "x86-64-v2"))

@@ -9,8 +9,8 @@ import pytest
 
 from polyop.ir.options import TURNED, Layout, Options
 from polyop.ir.target import BY_NAME, Hints
-from polyop.rewrite.dotted import ROWS
-from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
+from polyop.rewrite.regimes.dotted import ROWS
+from polyop.rewrite.regimes.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.poly.middles import middle, proved, run
 from tests.rewrite.ops import op

@@ -13,8 +13,8 @@ from polyop.ir.op import Op
 from polyop.ir.options import TURNED
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
 from tests.poly.middles import middle
 
 TARGET = BY_NAME["x86:x86-64-v4"]

@@ -12,8 +12,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.factors import COLUMNS, DEPTH, MOST, find_inner, taken_out
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.sums.factors import COLUMNS, DEPTH, MOST, find_inner, taken_out
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import library, op
 

@@ -12,8 +12,8 @@ from polyop.ir.expr import Apply, walk
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
-from polyop.rewrite.cascade import cascaded
-from polyop.rewrite.faint import LEAST, without_faint
+from polyop.rewrite.sums.cascade import cascaded
+from polyop.rewrite.sums.faint import LEAST, without_faint
 from tests.codegen.harness import V4
 from tests.rewrite.ops import op
 

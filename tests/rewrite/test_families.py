@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polyop.ir.expr import Test, evaluate
 from polyop.ir.op import Op
 from polyop.rewrite.families import families, member_of, rest_of
-from polyop.rewrite.residues import cut_into_residues
+from polyop.rewrite.windows.residues import cut_into_residues
 from tests.rewrite.ops import assert_same, library, op
 from tests.rewrite.test_residues import BIAS, PARTLY, SPREAD
 

@@ -11,8 +11,8 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.shares import cut_into_shares, sums
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.sums.shares import cut_into_shares, sums
 from tests.rewrite.ops import op
 
 V4 = target("x86:x86-64-v4")

@@ -6,7 +6,7 @@ import pytest
 import polyop
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
-from polyop.rewrite.cascade import cascaded
+from polyop.rewrite.sums.cascade import cascaded
 from tests.rewrite.ops import op
 
 N = 17

@@ -11,9 +11,9 @@ from polyop.ir.options import TURNED, Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.inward import AGAIN, FAR, find_inward, turned_inward
-from polyop.rewrite.regimes import regime, regimes_of
-from polyop.rewrite.traffic import MOST
+from polyop.rewrite.copies.inward import AGAIN, FAR, find_inward, turned_inward
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.windows.traffic import MOST
 from tests.rewrite.ops import integers, op
 
 XEON, AVX2 = target("x86:sapphirerapids"), target("x86:x86-64-v3")

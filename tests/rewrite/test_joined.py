@@ -8,7 +8,7 @@ import pytest
 import polyop
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
-from polyop.rewrite.joined import joined
+from polyop.rewrite.sums.joined import joined
 from tests.rewrite.ops import op
 
 HEAD = "op f(X: f32[M, K], W: i8[N, K], S: f32[N, K/8]) -> (Y: f32[M, N]) where K % 8 == 0 {"

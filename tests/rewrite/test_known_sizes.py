@@ -14,9 +14,9 @@ from polyop.dsl.parse import parse
 from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.tile_regimes import BRIEF
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.tile_regimes import BRIEF
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
 MATMUL = instantiate(parse(Source("<test>", """

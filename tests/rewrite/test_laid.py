@@ -10,8 +10,8 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.operator import Operator
 from polyop.poly.wellformed import check
-from polyop.rewrite.laid import OPERAND, PLAIN, RESULT, THIRD, across, find_beside, laid_alongside
-from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
+from polyop.rewrite.copies.laid import OPERAND, PLAIN, RESULT, THIRD, across, find_beside, laid_alongside
+from polyop.rewrite.regimes.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
 from tests.rewrite.ops import integers, op

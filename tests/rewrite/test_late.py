@@ -15,9 +15,9 @@ from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.poly.middle import lower, scop_of
-from polyop.rewrite.late import LONG, TIMES, find_late, turned_late
-from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
-from polyop.rewrite.tile_regimes import TERMS
+from polyop.rewrite.copies.late import LONG, TIMES, find_late, turned_late
+from polyop.rewrite.regimes.regimes import as_it_lies, kinds, regime, regimes_of
+from polyop.rewrite.regimes.tile_regimes import TERMS
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
 

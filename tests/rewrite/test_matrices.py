@@ -9,10 +9,10 @@ import polyop
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
+from polyop.rewrite.copies.matrices import columns, find_matrices, in_matrices, numbers
 from polyop.rewrite.flatten import flatten
-from polyop.rewrite.matrices import columns, find_matrices, in_matrices, numbers
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.regimes import kinds
+from polyop.rewrite.regimes.regimes import kinds
 from tests.rewrite.ops import integers, op
 
 MIXED = ("akmbl", "blnak", "nbma"), {"a": 3, "b": 5, "k": 4, "l": 5, "m": 20, "n": 12}

@@ -13,7 +13,7 @@ from polyop.compiler import compile_op
 from polyop.ir.module import room
 from polyop.ir.options import TURNED, Options
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
 from polyop.runtime import cpu
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op

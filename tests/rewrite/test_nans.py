@@ -9,8 +9,8 @@ from polyop.ir.affine import evaluate as value
 from polyop.ir.expr import Affine, affine, quasi
 from polyop.ir.reference import evaluate
 from polyop.rewrite.bounds import least_sizes, never_negative
-from polyop.rewrite.cascade import cascaded
-from polyop.rewrite.nans import chosen_once
+from polyop.rewrite.sums.cascade import cascaded
+from polyop.rewrite.sums.nans import chosen_once
 from tests.rewrite.ops import library, op
 
 TEXT = """op f(c: f32[N], x: f32[N, E], y: f32[N]) -> (O: f32[N, E]) {{

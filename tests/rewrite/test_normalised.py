@@ -13,8 +13,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.capped import capped
-from polyop.rewrite.normalised import told_of_rows
+from polyop.rewrite.sums.capped import capped
+from polyop.rewrite.sums.normalised import told_of_rows
 from tests.codegen.harness import V3, V4
 from tests.rewrite.ops import op
 

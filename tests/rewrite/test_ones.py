@@ -13,8 +13,8 @@ from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.known import Known, seen_as
 from polyop.rewrite.ones import fix_sizes, without_single
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import narrow_sizes, regime, regimes_of
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import narrow_sizes, regime, regimes_of
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library

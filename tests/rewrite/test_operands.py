@@ -12,7 +12,7 @@ import polyop
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.operands import rounded_apart
+from polyop.rewrite.copies.operands import rounded_apart
 from tests.rewrite.ops import arguments, op
 
 V4 = target("x86:x86-64-v4")

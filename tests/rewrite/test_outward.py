@@ -10,8 +10,8 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.known import Known
 from polyop.poly.wellformed import check
-from polyop.rewrite.outward import LANES, TIMES, TURNED, find_outward, turned_outward
-from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
+from polyop.rewrite.copies.outward import LANES, TIMES, TURNED, find_outward, turned_outward
+from polyop.rewrite.regimes.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.runtime.arrays import view
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous, layout

@@ -18,10 +18,10 @@ from polyop.ir.target import target
 from polyop.poly.scop import extract
 from polyop.poly.verify.copies import same_elements
 from polyop.poly.wellformed import check
-from polyop.rewrite.chains import find_chains
-from polyop.rewrite.overlap import cut_into_tiles
-from polyop.rewrite.regimes import kinds
-from polyop.rewrite.traffic import tile_rows
+from polyop.rewrite.regimes.regimes import kinds
+from polyop.rewrite.windows.chains import find_chains
+from polyop.rewrite.windows.overlap import cut_into_tiles
+from polyop.rewrite.windows.traffic import tile_rows
 from polyop.runtime import cpu
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import assert_same, op

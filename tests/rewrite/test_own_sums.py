@@ -9,8 +9,8 @@ import polyop
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
-from polyop.rewrite.joined import joined
-from polyop.rewrite.ownsums import own_sums_first
+from polyop.rewrite.sums.joined import joined
+from polyop.rewrite.sums.ownsums import own_sums_first
 from tests.rewrite.ops import arguments, op
 
 SUMS = {

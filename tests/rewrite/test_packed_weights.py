@@ -9,8 +9,8 @@ import polyop
 from polyop.compiler import compile_op
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.rewrite.early import APART, BENT
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.copies.early import APART, BENT
+from polyop.rewrite.regimes.regimes import regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op
 

@@ -11,8 +11,8 @@ import polyop
 from polyop.compiler import compile_op
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.rewrite.passes import find_passes, one_pass_pays
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.sums.passes import find_passes, one_pass_pays
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library, op
 

@@ -12,7 +12,7 @@ from polyop.ir.op import Op
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.poly.wellformed import check
-from polyop.rewrite.pieces import cut_into_pieces
+from polyop.rewrite.windows.pieces import cut_into_pieces
 
 SMOOTH = """op f(X: f32[M, N]) -> (Y: f32[M, N]) {
     Y[i, j] = 1 <= i < M - 1 and 1 <= j < N - 1 ? X[i-1, j] + X[i+1, j] + X[i, j-1] + X[i, j+1] : X[i, j] }"""

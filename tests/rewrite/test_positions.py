@@ -10,8 +10,8 @@ from polyop.ir.dtypes import I32, I64
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.positions import BOUND, bounding, narrowed
-from polyop.rewrite.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.positions import BOUND, bounding, narrowed
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op
 

@@ -10,8 +10,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.prefixes import as_recurrences
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.sums.prefixes import as_recurrences
 from tests.rewrite.ops import arguments, op
 
 HEAD = "op f(X: f32[M, N]) -> (Y: f32[M, N]) "

@@ -15,8 +15,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.raised import ROWS, find_alike, raised
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.sums.raised import ROWS, find_alike, raised
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import op
 

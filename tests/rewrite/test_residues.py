@@ -12,7 +12,7 @@ from polyop.ir.deep import with_room
 from polyop.ir.expr import Quasi, Test, affine
 from polyop.ir.op import Range
 from polyop.poly.wellformed import check
-from polyop.rewrite.residues import cut_into_residues
+from polyop.rewrite.windows.residues import cut_into_residues
 from tests.rewrite.ops import assert_same, fits, library, op
 
 SPREAD = """op f(X: f32[L], F: f32[R]) -> (Y: f32[{s}*L + R + 2]) {{

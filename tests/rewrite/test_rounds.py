@@ -8,7 +8,7 @@ import pytest
 import polyop
 from polyop.ir.expr import is_computed, loads
 from polyop.poly.wellformed import check
-from polyop.rewrite.rounds import MOST, cut_into_rounds
+from polyop.rewrite.windows.rounds import MOST, cut_into_rounds
 from tests.rewrite.ops import assert_same, op
 
 TILE = "op f(X: f32[M, N]) -> (Y: f32[M, 3*N]) { Y[m, i] = X[m, i % N] }"

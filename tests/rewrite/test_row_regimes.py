@@ -11,11 +11,11 @@ from polyop.dsl.parse import parse
 from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME, LINE
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.row_regimes import LONG
-from polyop.rewrite.scans import find_abreast
-from polyop.rewrite.tile_regimes import has_strip
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.row_regimes import LONG
+from polyop.rewrite.regimes.tile_regimes import has_strip
+from polyop.rewrite.sums.scans import find_abreast
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
 AVX2 = BY_NAME["x86:x86-64-v3"]

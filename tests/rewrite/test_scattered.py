@@ -11,8 +11,8 @@ import pytest
 import polyop
 from polyop.codegen.x86 import emit
 from polyop.ir.options import Options
-from polyop.rewrite.regimes import kinds
-from polyop.rewrite.strung import few_of, find_ends
+from polyop.rewrite.copies.strung import few_of, find_ends
+from polyop.rewrite.regimes.regimes import kinds
 from tests.poly.middles import V4, middle
 
 from .ops import op

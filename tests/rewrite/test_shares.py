@@ -11,7 +11,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.shares import LONG, ROWS, cut_into_shares, sums, thread_shares
+from polyop.rewrite.sums.shares import LONG, ROWS, cut_into_shares, sums, thread_shares
 from tests.rewrite.ops import op
 
 TEXTS = {

@@ -9,9 +9,9 @@ import polyop
 from polyop.ir.options import Options
 from polyop.ir.registers import TALLEST_NARROW, fitting_height, register_tile, sliding_height
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime, regimes_of
-from polyop.rewrite.tile_regimes import STEPS
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.regimes.tile_regimes import STEPS
 from tests.rewrite.ops import op
 
 NEAR, FAR = BY_NAME["x86:x86-64-v4"], BY_NAME["x86:sapphirerapids"]

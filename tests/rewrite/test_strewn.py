@@ -11,10 +11,10 @@ from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.known import Known, on_gpu, seen_as
-from polyop.rewrite.block_regimes import in_blocks
-from polyop.rewrite.blocktiles import block_tiles
-from polyop.rewrite.questions import questions
-from polyop.rewrite.strewn import AGAIN, to_copy
+from polyop.rewrite.copies.strewn import AGAIN, to_copy
+from polyop.rewrite.regimes.block_regimes import in_blocks
+from polyop.rewrite.regimes.blocktiles import block_tiles
+from polyop.rewrite.regimes.questions import questions
 from polyop.runtime.bind import bind
 
 HOPPER, AMPERE = "cuda:sm_90a", "cuda:sm_80"

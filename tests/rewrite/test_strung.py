@@ -17,9 +17,9 @@ from polyop.ir.target import target
 from polyop.known import Known
 from polyop.operator import Operator
 from polyop.poly.wellformed import check
+from polyop.rewrite.copies.strung import MANY, few_of, find_ends, find_rows, kinds_of, lying, strung
 from polyop.rewrite.flatten import flatten
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.strung import MANY, few_of, find_ends, find_rows, kinds_of, lying, strung
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import integers, op, shape_of

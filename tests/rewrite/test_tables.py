@@ -13,8 +13,8 @@ import polyop
 from polyop.ir.options import Options
 from polyop.ir.tables import BYTE, FULL, ROWS, lookup, size_class
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.tables import LOOKED_UP, find_tables
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.tables import LOOKED_UP, find_tables
 from polyop.runtime.cpu import host
 
 from .ops import op

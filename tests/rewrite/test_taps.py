@@ -10,7 +10,7 @@ from polyop.ir.expr import expr_names, loads
 from polyop.ir.reference import evaluate
 from polyop.known import Known
 from polyop.poly.wellformed import check
-from polyop.rewrite.taps import along_taps, find_taps, pays
+from polyop.rewrite.windows.taps import along_taps, find_taps, pays
 from polyop.runtime.bind import bind
 from tests.rewrite.ops import arguments, fits, op, shape_of
 

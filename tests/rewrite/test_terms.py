@@ -12,9 +12,9 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.early import APART, COLUMNS, FAR, ROWS, find_early, plain_products
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.shares import cut_into_shares
+from polyop.rewrite.copies.early import APART, COLUMNS, FAR, ROWS, find_early, plain_products
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.sums.shares import cut_into_shares
 from tests.rewrite.ops import op
 
 HEAD = "op f(A: f32[M, K], B: f32[K, N], a: f32[M, K], b: f32[K, N], d: f32[N], e: f32[K]; x: f32) -> (C: f32[M, N]) {"

@@ -9,7 +9,7 @@ from polyop.compiler import compile_op
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
-from polyop.rewrite.thinned import thin
+from polyop.rewrite.sums.thinned import thin
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op
 

@@ -14,10 +14,10 @@ from polyop.ir.options import Options
 from polyop.ir.registers import MISSING, fitting_height, height_beside, register_tile, time, usual_beside
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime, regimes_of
-from polyop.rewrite.taps import along_taps, find_taps
-from polyop.rewrite.tile_regimes import tile_height
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.regimes.tile_regimes import tile_height
+from polyop.rewrite.windows.taps import along_taps, find_taps
 from tests.rewrite.ops import library
 
 AVX512 = BY_NAME["x86:x86-64-v4"]

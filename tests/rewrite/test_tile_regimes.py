@@ -14,9 +14,9 @@ from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.ordered import in_order
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.tile_regimes import few_rows, passes_by, shortness
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
+from polyop.rewrite.regimes.tile_regimes import few_rows, passes_by, shortness
 from tests.rewrite.ops import library
 
 AVX512 = BY_NAME["x86:x86-64-v4"]

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from polyop.rewrite.toom import POINTS, matrices
+from polyop.rewrite.windows.toom import POINTS, matrices
 
 ALL = [(m, r) for m, r in product(range(1, 7), range(1, 7)) if 2 <= m + r - 1 <= len(POINTS) + 1]
 

@@ -9,7 +9,7 @@ from polyop.ir.clamps import cases, decided, innermost
 from polyop.ir.expr import Affine, affine, evaluate, quasi
 from polyop.ir.reference import evaluate as computed
 from polyop.poly.wellformed import check
-from polyop.rewrite.turns import cut_at_turns
+from polyop.rewrite.windows.turns import cut_at_turns
 from tests.rewrite.ops import op as op_of
 
 MIRROR = """op f(X: f32[M, N]) -> (Y: f32[M, N + 4]) where N > 2 {

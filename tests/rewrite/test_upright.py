@@ -10,9 +10,9 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime, regimes_of
-from polyop.rewrite.upright import columns_upright
+from polyop.rewrite.copies.upright import columns_upright
+from polyop.rewrite.regimes.questions import questions
+from polyop.rewrite.regimes.regimes import kinds, regime, regimes_of
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
 

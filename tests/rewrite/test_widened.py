@@ -14,9 +14,9 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.regimes import regime, regimes_of
-from polyop.rewrite.widened import COLUMNS, IN_PLACE, LEAST, PAIRED, ROWS, SHARED, find_wide, widened
-from polyop.rewrite.zeros import multiplied_out
+from polyop.rewrite.copies.widened import COLUMNS, IN_PLACE, LEAST, PAIRED, ROWS, SHARED, find_wide, widened
+from polyop.rewrite.regimes.regimes import regime, regimes_of
+from polyop.rewrite.sums.zeros import multiplied_out
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import assert_same, op
 

@@ -17,9 +17,9 @@ from polyop.ir.target import target
 from polyop.poly.verify import bilinear
 from polyop.poly.verify.bilinear import CLAIM, same_sums
 from polyop.poly.wellformed import check
-from polyop.rewrite.filtered import filtered
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.winograd import Way, find_filters, known_sizes, ways
+from polyop.rewrite.windows.filtered import filtered
+from polyop.rewrite.windows.winograd import Way, find_filters, known_sizes, ways
 from polyop.runtime import cpu
 from tests.rewrite.ops import arguments, op
 

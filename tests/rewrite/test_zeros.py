@@ -8,7 +8,7 @@ import pytest
 import polyop
 from polyop.ir.dots import product
 from polyop.poly.wellformed import check
-from polyop.rewrite.zeros import multiplied_out
+from polyop.rewrite.sums.zeros import multiplied_out
 from tests.rewrite.ops import assert_same, op
 
 HEAD = "op f(X: u8[M, K], W: i8[N, K], u: i8[N]; a: i32, b: i32) -> (Y: i32[M, N]) "

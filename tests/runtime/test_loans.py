@@ -8,8 +8,8 @@ import numpy as np
 
 import polyop
 from polyop.ir.options import Layout, Options
-from polyop.rewrite.regimes import REGIMES
-from polyop.rewrite.tile_regimes import Tiles
+from polyop.rewrite.regimes.regimes import REGIMES
+from polyop.rewrite.regimes.tile_regimes import Tiles
 from polyop.runtime.loans import MOST, Loans, everyday, lender, price_of
 
 MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"

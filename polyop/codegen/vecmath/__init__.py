@@ -26,5 +26,5 @@ every function to `bound`.
     sqrt, mod, nextafter       exact
 
 Where 2^n is made of bits (`scaling.py`), sigmoid is s / (s + s e^-x) and silu max(x, 0) - |x| / (1 + e^|x|); and exp of an f32's
-distance from the greatest one of a row (`rewrite/capped.py`) is right to 1.5 + |x| / 20, a part of what rounding that does.
+distance from the greatest one of a row (`rewrite/sums/capped.py`) is right to 1.5 + |x| / 20, a part of what rounding that does.
 """

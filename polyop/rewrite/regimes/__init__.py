@@ -1,0 +1,1 @@
+"""Which calls deserve a kernel of their own, by their sizes alone."""

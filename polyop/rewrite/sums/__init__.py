@@ -1,0 +1,1 @@
+"""Op -> Op: what becomes of reductions and recurrences: one pass, blocks, shares, prefixes, factors."""
