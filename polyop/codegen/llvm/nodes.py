@@ -8,6 +8,7 @@ from functools import partial
 
 from polyop.codegen.cpu.facts import is_positive, runs_once
 from polyop.codegen.cpu.pieces import is_in_pieces, is_in_turn
+from polyop.codegen.cpu.prefetch_rows import NARROW
 from polyop.codegen.cpu.runs import is_run
 from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.builder import Code
@@ -21,7 +22,7 @@ from polyop.codegen.llvm.pointers import gep, has_bytes
 from polyop.codegen.llvm.reach import bypasses
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
-from polyop.codegen.llvm.rounds import go_round
+from polyop.codegen.llvm.rounds import go_round, several_at_once
 from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State, Sums
 from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
@@ -34,6 +35,14 @@ from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import bounds, names
 from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, has_loop, stores, walk
 from polyop.ir.target import LINE
+
+AT_ONCE = 4
+"""Iterations of a wide tile's loop that stand in the text one after the other. To count and to find addresses takes 4 of 25
+instructions for 12 multiply-adds, which counts where another thread has half of the core.
+"""
+
+MANY = 64
+"""Iterations that a loop must be known to have been cut to: of fewer, too many would be left."""
 
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
@@ -273,7 +282,7 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
     entering, sums = dict(s.regs), {name: taken(s, name) for name in tiled}
     keys = sorted(k for k in entering if k[0] in written)
 
-    def iteration(at: str, given: list[str]) -> list[str]:
+    def iteration(at: Int, given: list[str]) -> list[str]:
         s.regs = {**entering, **dict(zip(keys, given[:len(keys)], strict=True))}
         split(given[len(keys):])
         _iteration(s, n, at)
@@ -287,10 +296,32 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
     start = [*((register_type(s, k), entering[k]) for k in keys), *(("x86_amx", x) for of in sums.values() for x in of)]
     with forgotten_behind(s):
         copies = any(s.nest.buffer(name).space == Space.WORK for name in written)
-        ends = go_round(s, lower, upper, n.step, start, iteration, copies=copies, ahead=partial(compute_ahead, s, n))
+        if _is_whole_tile(s, n):
+            ends = several_at_once(s, lower, upper, n.step, start, iteration, AT_ONCE)
+        else:
+            ends = go_round(s, lower, upper, n.step, start, iteration, copies=copies, ahead=partial(compute_ahead, s, n))
     s.regs = {**entering, **dict(zip(keys, ends[:len(keys)], strict=True))}
     split(ends[len(keys):])
     close_offsets(s, offsets)
+
+
+def _is_whole_tile(s: State, n: For) -> bool:
+    """Whether all that `n` does is to add up a wide tile whose rows and lanes all exist, in many steps, with hints on the way.
+
+    A narrow one finds the next rows on its way (`prefetch_rows.py`), which is most of what it does beside its sums.
+    """
+    if s.lanes is None or s.lanes.extent <= NARROW * s.width or any(a.valid is not None for a in s.axes.values()):
+        return False
+    is_long = any(x.is_constant and x.const >= MANY * n.step for x in bounds(n.upper - n.lower))
+    rows = [x for x in n.body if isinstance(x, For) and all(y.kind == Kind.ROWS and y.is_full for y in _loops(x))]
+    hints = [x for x in n.body if isinstance(x, Prefetch)]
+    in_registers = all(s.nest.buffer(x.target.source).space == Space.REG for x in stores(n.body))
+    return is_long and bool(rows) and len(rows) + len(hints) == len(n.body) and in_registers
+
+
+def _loops(n: For) -> tuple[For, ...]:
+    """`n` and the loops inside."""
+    return tuple(x for x in walk((n,)) if isinstance(x, For))
 
 
 BY = Emitters(_loop, _plain_loop, branch)

@@ -51,3 +51,18 @@ def go_round(s: State, lower: Int, upper: Int, step: int, carried: Sequence[tupl
              for x, (t, start), end in zip(given, carried, ends, strict=True)]
     s.label(done)
     return list(ends) if runs else [b.do(phi) for phi in joined]
+
+
+def several_at_once(s: State, lower: Int, upper: Int, step: int, carried: Sequence[tuple[str, str]],
+                    body: Callable[[Int, list[str]], Sequence[str]], times: int) -> list[str]:
+    """The same with `times` iterations one after the other in the text; those that are left go round one by one."""
+    b, stride = s.b, step * times
+
+    def together(at: str, given: list[str]) -> list[str]:
+        for k in range(times):
+            given = list(body(b.add(at, k * step), given))
+        return given
+
+    whole = b.add(lower, b.mul(b.floor_div(b.extreme("max", b.sub(upper, lower), 0), stride), stride))
+    so_far = go_round(s, lower, whole, stride, carried, together)
+    return go_round(s, whole, upper, step, [(t, x) for (t, _), x in zip(carried, so_far, strict=True)], body)
