@@ -97,7 +97,7 @@ def _node(n: Node, scope: Scope) -> list[str]:
             either = ["} else {", *_indented(n.other, scope)]
             return [f"if ({expression(test, scope).c}) {{", *_indented(n.then, scope), *either, "}"]
         case IfData():
-            raise InternalError(f"c/body: `{n.test}` chooses, and nests for GPUs are not rewritten so")
+            raise InternalError(f"body: `{n.test}` chooses, and nests for GPUs are not rewritten so")
         case Store():
             lines = store(n, scope)
             return [f"// {n.stmt}{_said(n)}", *(threads.uniform(n, scope, lines) if scope.block else lines)]

@@ -30,14 +30,14 @@ def require_whole_warps(body: tuple[Node, ...], block: int, scope: Scope) -> Non
                 case For(kind=Kind.ATOM):
                     lanes = units.lanes((n,), scope)
                     if not block or block % lanes:
-                        raise InternalError(f"c/warps: {block} threads are no whole groups of {lanes}, which hold a tile")
+                        raise InternalError(f"warps: {block} threads are no whole groups of {lanes}, which hold a tile")
                     parted = next((f.index for f in loops if f.weight % lanes), None)
                     if parted:
-                        raise InternalError(f"c/warps: loop {parted} parts the {lanes} lanes of one tile")
+                        raise InternalError(f"warps: loop {parted} parts the {lanes} lanes of one tile")
                 case For(kind=Kind.THREADS):
                     go(n.body, (*loops, n))
                 case Store() if n.stmt in scope.folds and block % scope.tiles.warp:
-                    raise InternalError(f"c/warps: {block} threads fold, which are no whole number of warps of {scope.tiles.warp}")
+                    raise InternalError(f"warps: {block} threads fold, which are no whole number of warps of {scope.tiles.warp}")
                 case _:
                     go(children(n), loops)
 
