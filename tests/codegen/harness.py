@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from dataclasses import dataclass, field, replace
 
 import llvmlite.binding as llvm
@@ -128,6 +129,17 @@ def random_array(rng: np.random.Generator, t: DType, shape: tuple[int, ...]) -> 
     if t.is_float:
         return np.asarray(rng.standard_normal(shape)).astype(t.numpy)
     return rng.integers(0 if t.kind == "uint" else -100, 100, shape).astype(t.numpy)
+
+
+def last_page(values: np.ndarray) -> np.ndarray:
+    """A copy of `values` behind which nothing may be touched."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page), page, 0) == 0
+    out = np.frombuffer(memory, values.dtype, values.size, page - values.nbytes)
+    out[:] = values
+    return out
 
 
 def make_arrays(nest: LoopNest, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +15,7 @@ from polyop.ir.expr import Test as Tests
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, Kind, LoopNest, stores, structure, walk
 from polyop.ir.options import Options
-from tests.codegen.harness import RUNNABLE, V4, assembly, check, compiled
+from tests.codegen.harness import RUNNABLE, V4, assembly, check, compiled, last_page
 from tests.codegen.nests import A, ap, ld, least, loop, nest, reg, st, strip, tensor
 
 I = A("i_c", "i_v")
@@ -96,17 +93,6 @@ def test_a_clamp_along_another_dimension_stays():
 def test_a_clamp_around_a_remainder_stays():
     odd = most(affine(quasi("mod", I, affine(5)).terms[0][0]), 2)
     assert declamp(copy(odd)) == copy(odd)
-
-
-def last_page(values: np.ndarray) -> np.ndarray:
-    """A copy of `values` behind which nothing may be touched."""
-    page = mmap.PAGESIZE
-    memory = mmap.mmap(-1, 2 * page)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page), page, 0) == 0
-    out = np.frombuffer(memory, values.dtype, values.size, page - values.nbytes)
-    out[:] = values
-    return out
 
 
 @pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)

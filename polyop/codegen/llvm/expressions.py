@@ -28,7 +28,7 @@ from polyop.codegen.llvm.registers import read_register
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
 from polyop.codegen.llvm.tables import looked_up, lookup_of
 from polyop.codegen.llvm.types import constant, held, is_constant, memory, opposite, register, vector
-from polyop.codegen.llvm.woven import between, read_by_turns
+from polyop.codegen.llvm.woven import between, read_beside, read_by_turns
 from polyop.codegen.vecmath.ops import V
 from polyop.codegen.vecmath.quotient import Inverse, quotient
 from polyop.ir.dtypes import BOOL, I64, DType
@@ -187,11 +187,15 @@ def _select(s: State, c: Expr, a: Expr, b: Expr, t: DType, active: Active) -> Va
     no = value_of(s, b, (*active, condition(s, c, x, False)))
     lanes = x.lanes or yes.lanes or no.lanes
 
+    def arm(w: Value, point: Point, v: int) -> V:
+        return cast(operand(s, w, point, v, lanes), w.dtype, t, s.shared.target)
+
     def make(point: Point, v: int) -> str:
         wide = vector(register(t), s.width if lanes else 1)
-        i, j = operand(s, yes, point, v, lanes), operand(s, no, point, v, lanes)
         test = as_vector(s, x, point, v) if x.lanes else x.at(point, v)
-        i, j = (cast(z, w.dtype, t, s.shared.target) for z, w in ((i, yes), (j, no)))
+        if test in ("true", "false"):  # a row decides, and nothing of the other way is written
+            return arm(yes if test == "true" else no, point, v).text
+        i, j = arm(yes, point, v), arm(no, point, v)
         return s.b.do(f"select {vector('i1', s.width if x.lanes else 1)} {test}, {wide} {i.text}, {wide} {j.text}")
 
     return Value(t, x.rows | yes.rows | no.rows, lanes, make)
@@ -328,6 +332,8 @@ def load_value(s: State, e: Load, active: Active) -> Value:
         (at,) = computed
         assert at is not None
         return _in_table(s, e, looked_up(s, place, row, at.narrow or at), conditions, rows)
+    if place.lanes and not e.guard and (beside := read_beside(s, place)) is not None:
+        return beside
     if place.lanes and place.offsets is None and not conditions and place.stride not in (1, -1):
         gaps = between(s, place)
         if gaps is not None:

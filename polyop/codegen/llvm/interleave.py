@@ -69,7 +69,7 @@ def offsets_along(s: State, x: Load, axis: Axis) -> tuple[int, ...] | None:
 
 def write_woven(s: State, n: Store, x: Value, place: Place, w: Weave) -> None:
     """Carry out `n`: a vector of words for each group of steps."""
-    s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
+    s.forget(n.target.source)
     source = _side_by_side(s, n, w)
     others = tuple(a for a in s.rows if a is not w.axis)
     for point in points(s, place.rows - {w.axis.index}):

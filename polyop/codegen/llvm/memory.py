@@ -47,7 +47,7 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
         return
     # what was stored elsewhere in this buffer may overlap, and here may be left in some lanes
     whole = not any(c.value.lanes for c in conditions)
-    s.stored = {k: y for k, y in s.stored.items() if (k[0] == n.target and whole) or k[0].source != n.target.source}
+    s.forget(n.target.source, but=n.target if whole else None)
     if place.runs is not None and n.reduce is None:
         store_in_pieces(s, n, x, place, conditions)
         return
@@ -77,17 +77,31 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
 
 def _by_turns(s: State, n: Store, x: Value, place: Place, axis: Axis) -> None:
     """Steps of `axis`, which fill the gaps between lanes."""
-    s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
-    others, count = tuple(a for a in s.rows if a is not axis), axis.extent
+    s.forget(n.target.source)
     for point in points(s, place.rows.union(x.rows) - {axis.index}):
-        exists, first = row_exists(s, others, point), place.base({**point, axis.index: 0}, None)
+        steps = [{**point, axis.index: f} for f in range(axis.extent)]
+        exists, first = row_exists(s, tuple(a for a in s.rows if a is not axis), point), place.base(steps[0], None)
         for v in s.pieces():
-            steps = [operand(s, x, {**point, axis.index: f}, v, True) for f in range(count)]
-            raws = woven(s, place.element, [to_memory(y, place.buffer.dtype, s.shared.target).text for y in steps])
-            masks = spread_masks(s, existing(s, v), count)
-            with only_if(s, exists):
-                for k, (raw, mask) in enumerate(zip(raws, masks, strict=True)):
-                    store_vector(s, place.element, s.width, raw, gep(s, place.element, first, (v * count + k) * s.width), mask)
+            _write_by_turns(s, place, first, [operand(s, x, at, v, True) for at in steps], exists, v)
+
+
+def store_beside(s: State, together: tuple[Store, ...], xs: tuple[Value, ...]) -> None:
+    """Carry out stores of `xs` that fill each other's gaps between lanes, in the order of their places: in whole vectors."""
+    place = locate(s, together[0].target)
+    s.forget(place.load.source)
+    for point in points(s, place.rows.union(*(x.rows for x in xs))):
+        exists, first = row_exists(s, s.rows, point), place.base(point, None)
+        for v in s.pieces():
+            _write_by_turns(s, place, first, [operand(s, x, point, v, True) for x in xs], exists, v)
+
+
+def _write_by_turns(s: State, place: Place, first: str, steps: list[V], exists: str | None, v: int) -> None:
+    """What lies by turns from `first` on, if the row exists."""
+    raws = woven(s, place.element, [to_memory(y, place.buffer.dtype, s.shared.target).text for y in steps])
+    masks = spread_masks(s, existing(s, v), len(steps))
+    with only_if(s, exists):
+        for k, (raw, mask) in enumerate(zip(raws, masks, strict=True)):
+            store_vector(s, place.element, s.width, raw, gep(s, place.element, first, (v * len(steps) + k) * s.width), mask)
 
 
 def _read_scalar(s: State, place: Place, p: str) -> V:

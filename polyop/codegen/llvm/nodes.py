@@ -26,11 +26,12 @@ from polyop.codegen.llvm.rounds import go_round, several_at_once
 from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State, Sums
 from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
-from polyop.codegen.llvm.stores import store
+from polyop.codegen.llvm.stores import store, store_together
 from polyop.codegen.llvm.sums import carried, merged, put, settle, start_at_zero, taken
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.codegen.llvm.windows import arranged, is_window, write_out
+from polyop.codegen.llvm.woven import by_turns
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import bounds, names
 from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, has_loop, stores, walk
@@ -46,9 +47,13 @@ MANY = 64
 
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
-    keep, s.lives = s.lives, s.lives.inside(body)
+    keep, certain = s.lives, s.certain
+    s.lives = s.lives.inside(body)
+    if s.lanes is not None and not s.active:
+        s.certain = (*certain, body)
     trips = s.trips
-    for n in body:
+    for together in by_turns(s, body):
+        n = together[0]
         s.trips = trips if n is body[-1] else None  # what stands before a loop that is counted with others is done in full
         match n:
             case For(kind=Kind.ROWS | Kind.LANES):
@@ -68,6 +73,9 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
                 test = value_of(s, n.test).at({}, 0)
                 # nothing may have been written to its registers where the loop in it does not run
                 branch(s, s.b.do(f"freeze i1 {test}"), partial(emit_nodes, s, n.then), partial(emit_nodes, s, n.other))
+            case Store() if len(together) > 1:
+                settle(s, together)
+                store_together(s, stores(together))
             case Store():
                 settle(s, (n,))
                 store(s, n)
@@ -77,7 +85,7 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
                 raise UnsupportedError("threads of a CPU have no barriers")
             case _:
                 assert_never(n)
-    s.lives = keep
+    s.lives, s.certain = keep, certain
 
 
 def _refuse_lockstep(s: State, n: For) -> None:

@@ -14,7 +14,7 @@ from polyop.codegen.vecmath.quotient import Inverse
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Expr, Load, bounds
-from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space
+from polyop.ir.loops import Buffer, For, Kind, LoopNest, Node, Space
 from polyop.ir.target import Target
 
 Point = Mapping[str, int]
@@ -138,6 +138,8 @@ class State:
     active  conditions of the Ifs around that rows or lanes decide differently
     sums    those of `Shared.tiled` that are in tiles now; the others are on the stack
     regs    register buffers; stored: what was just stored, by place, good until the block ends
+    apart   vectors that were taken apart (`woven.py`), by buffer, pointer, mask, step and vector, good until the block ends
+    certain the bodies around, of the open lanes, that run whatever lanes and data say: what those read, all lanes may read
     streams whether some store bypasses the caches; past: whether those being written do, where it is known already
     trips   which trips of the next loop are asked for, if not all
     steady  what was computed before the loop around, since nothing in it changes; inverses: of what it divides by
@@ -164,6 +166,8 @@ class State:
     regs: dict[RegKey, str] = field(default_factory=dict)
     sums: dict[str, Sums] = field(default_factory=dict)
     stored: dict[tuple[Load, tuple[int, ...], int], str] = field(default_factory=dict)
+    apart: dict[tuple[str, str, str, int, int], list[str]] = field(default_factory=dict)
+    certain: tuple[tuple[Node, ...], ...] = ()
     loaded: dict[tuple[object, ...], tuple[Value, Active]] = field(default_factory=dict)
     steady: dict[Expr, str] = field(default_factory=dict)
     inverses: dict[Expr, Inverse] = field(default_factory=dict)
@@ -206,7 +210,16 @@ class State:
     def label(self, name: str) -> None:
         self.b.label(name)
         self.stored = {}
+        self.apart = {}
         self.pinned = {}
+
+    def forget(self, source: str, but: Load | None = None) -> None:
+        """What was stored to the buffer `source`, but for what was stored to `but`."""
+        self.stored = {k: x for k, x in self.stored.items() if k[0] == but or k[0].source != source}
+
+    def forget_reads(self, source: str) -> None:
+        """What was read of the buffer `source`, which has been written since."""
+        self.apart = {k: x for k, x in self.apart.items() if k[0] != source}
 
     def slot(self, name: str, type_: str = "i64") -> str:
         """The argument called `name`, loaded at entry."""

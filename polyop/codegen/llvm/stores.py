@@ -10,7 +10,7 @@ from polyop.codegen.llvm.dots import operands, store_dots
 from polyop.codegen.llvm.expressions import condition, operand, value_of
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import lanes_part, scalar_part
-from polyop.codegen.llvm.memory import store_to_memory
+from polyop.codegen.llvm.memory import store_beside, store_to_memory
 from polyop.codegen.llvm.monoids import pair
 from polyop.codegen.llvm.registers import blended_axes, key_of, register_axes, register_type
 from polyop.codegen.llvm.repeat import across, as_scalar, is_folded, points, row_exists, rows_needed
@@ -36,8 +36,17 @@ def store(s: State, n: Store) -> None:
     x = value_of(s, n.expr, s.active)
     if s.nest.buffer(n.target.source).space == Space.REG:
         _to_register(s, n, x)
-    elif not store_turned(s, n, x):
+        return
+    if not store_turned(s, n, x):
         store_to_memory(s, n, x)
+    s.forget_reads(n.target.source)
+
+
+def store_together(s: State, together: tuple[Store, ...]) -> None:
+    """Carry out stores that fill each other's gaps (`woven.by_turns`)."""
+    s.loaded = {}
+    store_beside(s, together, tuple(value_of(s, n.expr, ()) for n in together))
+    s.forget_reads(together[0].target.source)
 
 
 def conditional(n: Store) -> tuple[Expr, Expr] | None:

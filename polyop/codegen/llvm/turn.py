@@ -36,7 +36,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
     axis = next((a for a in s.rows if a.extent > 1 and row_stride(s, place, a) == 1), None)
     if axis is None:
         return False
-    s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
+    s.forget(n.target.source)
     height = min(s.width, power_of_two(axis.extent))
     others = tuple(a for a in s.rows if a is not axis)
     for point in points(s, place.rows.union(x.rows) - {axis.index}):

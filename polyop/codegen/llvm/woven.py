@@ -1,23 +1,28 @@
-"""Elements that lie by turns: where steps of a rows loop fill the gaps between lanes, whole vectors are taken apart and woven.
+"""Elements that lie by turns: where what fills the gaps between lanes is needed too, whole vectors are taken apart and woven.
 
-    X[3v + f]        with f in [0, 3): three vectors, of which the steps have every third element
+    X[3v + f]        with f in [0, 3): three vectors, of which the steps of a rows loop have every third element
     Y[3v + f] = ..   the vectors of the steps, by turns in three that lie one after the other
+    X[2v], X[2v + 1] both in the open body: two vectors, of which each has every second element, read or written
 
-All that lies between two lanes is some step's, so that nothing else is read or written.
+All that lies between two lanes is some step's, or read anyway, so that nothing else is read or written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from polyop.codegen.llvm.addresses import Place
+from polyop.codegen.cpu.certain import certain_reads, first_of_run, run_of
+from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import raw
 from polyop.codegen.llvm.masked import masked_load
-from polyop.codegen.llvm.pointers import gep
+from polyop.codegen.llvm.pointers import gep, strides
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.state import Axis, Point, State, Value
 from polyop.codegen.llvm.types import alignment, shuffle_mask, vector
+from polyop.ir.expr import Load, walk
+from polyop.ir.loops import Node, Space, Store, stores
 from polyop.ir.target import NEAR
 
 
@@ -31,24 +36,91 @@ def between(s: State, place: Place) -> Axis | None:
 
 def read_by_turns(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Value:
     """What lies at `place`, whose gaps the steps of `axis` fill: read once for all of them."""
-    read: dict[tuple[tuple[int, ...], int], list[str]] = {}
-    others, count, t = sorted(rows - {axis.index}), axis.extent, vector(place.element, s.width)
-
-    def lines(p: str, v: int) -> list[str]:
-        at = [gep(s, place.element, p, (v * count + k) * s.width) for k in range(count)]
-        masks = spread_masks(s, existing(s, v), count)
-        whole = f"align {alignment(place.element)}"
-        return [masked_load(s, place.element, q, m) if m else s.b.do(f"load {t}, ptr {q}, {whole}")
-                for q, m in zip(at, masks, strict=True)]
-
     def make(point: Point, v: int) -> str:
-        key = tuple(point[a] for a in others), v
-        if key not in read:
-            found = lines(place.base({**point, axis.index: 0}, None), v)
-            read[key] = [raw(s, place, x, s.width) for x in apart(s, place.element, found)]
-        return read[key][point[axis.index]]
+        return _taken_apart(s, place, place.base({**point, axis.index: 0}, None), v)[point[axis.index]]
 
     return Value(place.buffer.dtype, rows, True, make)
+
+
+def read_beside(s: State, place: Place) -> Value | None:
+    """What lies at `place`, whose gaps other reads fill that run anyway: read once for all of them. None if they do not."""
+    step, found = _step(s, place), run_of(place.load)
+    if step is None or found is None:
+        return None
+    if any(x.target.source == place.load.source for body in s.certain for x in stores(body)):
+        return None  # a row may read what another one wrote
+    run, number = found
+    rows = [(a.index, a.extent) for a in s.rows if a.valid is None and a.extent <= NEAR]
+    numbers = frozenset[int]().union(*(certain_reads(s.nest, body, rows).get(run, ()) for body in s.certain))
+    first = first_of_run(numbers, number, step)
+    if first is None:
+        return None
+    start = locate(s, replace(place.load, index=(*run[1], run[2] + first)))
+
+    def make(point: Point, v: int) -> str:
+        return _taken_apart(s, start, start.base(point, None), v)[number - first]
+
+    return Value(place.buffer.dtype, place.rows, True, make)
+
+
+def by_turns(s: State, body: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
+    """The nodes of `body` one by one, but for stores that fill each other's gaps between lanes: these together, by place."""
+    at = 0
+    while at < len(body):
+        together = _beside(s, body[at:]) or (body[at],)
+        yield together
+        at += len(together)
+
+
+def _beside(s: State, body: Sequence[Node]) -> tuple[Store, ...]:
+    """The stores that `body` begins with, if they fill each other's gaps; () if they do not.
+
+    None of them reads what another one writes, so that all may be computed before any is written.
+    """
+    match body:
+        case (Store(target=first), Store(target=Load(source=source)), *_) if s.lanes is not None and source == first.source:
+            pass
+        case _:
+            return ()
+    found = run_of(first)
+    if s.active or found is None or s.nest.buffer(source).space == Space.REG:
+        return ()
+    place = locate(s, first)
+    step = _step(s, place)
+    if step is None:
+        return ()
+    several = {}
+    for n in body[:step]:
+        if not isinstance(n, Store) or n.reduce is not None or source in {e.source for e in walk(n.expr) if isinstance(e, Load)}:
+            return ()
+        where = run_of(n.target) if n.target.source == source else None
+        if where is None or where[0] != found[0]:
+            return ()
+        several[where[1]] = n
+    ends = min(several), max(several)
+    return tuple(several[k] for k in sorted(several)) if len(several) == step == ends[1] - ends[0] + 1 else ()
+
+
+def _step(s: State, place: Place) -> int | None:
+    """The elements from lane to lane of `place`, if they are few and lie along the last position."""
+    step = place.stride
+    if s.lanes is None or place.offsets is not None or not isinstance(step, int) or not 1 < step <= NEAR:
+        return None
+    return step if strides(s, place.buffer)[-1] == 1 and place.buffer.dims[-1][1] == 1 else None
+
+
+def _taken_apart(s: State, place: Place, p: str, v: int) -> list[str]:
+    """The elements 0, 1, .. of each lane of vector `v` from p on, as many as lie between two lanes of `place`."""
+    count, t, mask = place.stride, vector(place.element, s.width), existing(s, v)
+    assert isinstance(count, int)
+    key = place.load.source, p, mask or "", count, v
+    if key not in s.apart:
+        at = [gep(s, place.element, p, (v * count + k) * s.width) for k in range(count)]
+        whole = f"align {alignment(place.element)}"
+        found = [masked_load(s, place.element, q, m) if m else s.b.do(f"load {t}, ptr {q}, {whole}")
+                 for q, m in zip(at, spread_masks(s, mask, count), strict=True)]
+        s.apart[key] = [raw(s, place, x, s.width) for x in apart(s, place.element, found)]
+    return s.apart[key]
 
 
 def spread_masks(s: State, mask: str | None, count: int) -> list[str | None]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from polyop.ir.expr import Affine
+from polyop.ir.expr import Affine, affine, substitute
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.iterators import written
@@ -13,7 +13,7 @@ from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.strides import is_apart, is_near, lies_along, spacing, stride, unbent, unclamped
 
 
-def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset(), once: bool = False,
+def score(plan: Plan, stmts: Sequence[Stmt], loop: str, free: frozenset[str] = frozenset(), once: bool = False,
           few: Collection[str] = ()) -> int:
     """How well accesses run along `loop`: unit strides count for it, others against, but for near ones; reductions weigh more.
 
@@ -41,11 +41,31 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
-        is_filled = plan.target.masks or strung(plan, plan.classes[s.name].values(), (s,), loop) is not None
+        filled = strung(plan, plan.classes[s.name].values(), (s,), loop) is not None or _fill_gaps(plan, s, stmts, loop)
+        is_filled = plan.target.masks or filled
         is_close = (is_filled and is_near(plan, s, s.target, loop)) or is_apart(plan, s, s.target, loop)
         near = is_close or lies_along(plan, s, s.target, loop, few)
         total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
     return total
+
+
+def _fill_gaps(plan: Plan, s: Stmt, stmts: Sequence[Stmt], loop: str) -> bool:
+    """Whether `stmts` write all that lies between what lanes along `loop` write of `s`: Y[2i] and Y[2i + 1], in whole vectors."""
+    step = spacing(plan, s, s.target, loop)
+    if step is None or not 1 < step <= NEAR:
+        return False
+    run, _ = _run(plan, s)
+    numbers = {number for other, number in (_run(plan, x) for x in stmts) if other == run}
+    return any(numbers.issuperset(range(k, k + step)) for k in numbers)
+
+
+def _run(plan: Plan, s: Stmt) -> tuple[object, int]:
+    """Where `s` writes, by loops and but for a number added to the last position; that number."""
+    loops = {i: affine(c) for i, c in plan.classes[s.name].items()}
+    places = [substitute(p, loops) if isinstance(p, Affine) else p for p in s.target.index]
+    last = places.pop() if places else affine(0)
+    number = last.const if isinstance(last, Affine) else 0
+    return (s.target.source, *places, last - number if isinstance(last, Affine) else last), number
 
 
 def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
