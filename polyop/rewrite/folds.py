@@ -119,6 +119,15 @@ def resolved(op: Op, e: Expr, keep: frozenset[str] = frozenset()) -> Expr:
     return map_loads(e, read)
 
 
+def known_behind(op: Op, name: str) -> int:
+    """The number of the step behind which all of the temporary `name` is known; 0 if there is none, as in a recurrence."""
+    at = [k for k, s in enumerate(op.steps) if s.target.source == name]
+    before = op.steps[:at[0] + 1] if at else ()
+    inside = {t.name for t in op.inputs} | {s.target.source for s in before}
+    known = len(at) == 1 and all(x.source in inside for s in before for x in loads(s.expr))
+    return at[0] + 1 if known and op.tensor(name).role == "temp" else 0
+
+
 def pointwise(op: Op, tensor: str) -> Step | None:
     """The one step that computes each element of the temporary `tensor` from others at the same indices."""
     steps = op.steps_of(tensor)

@@ -16,7 +16,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.regimes.regimes import regime, regimes_of
-from polyop.rewrite.sums.raised import ROWS, find_alike, raised
+from polyop.rewrite.sums.raised import COLUMNS, ROWS, find_alike, raised
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import op
 
@@ -27,6 +27,8 @@ TEXTS = {
     "unsigned": "op f(A: u8[K, M], B: u8[N, K]) -> (C: u32[M, N]) { C[m, n] += u32(B[n, k]) * u32(A[k, m]) }",
     "batches": "op f(A: i8[B, M, K], W: i8[B, N, K]) -> (C: i32[B, M, N]) { C[b, m, n] += i32(A[b, m, k]) * i32(W[b, n, k]) }",
     "windows": "op f(X: u8[H, Q], W: u8[2, Q, N]) -> (C: i32[H - 1, N]) { C[p, n] += i32(X[p + r, q]) * i32(W[r, q, n]) }",
+    "made before": """op f(X: f32[M, K], B: i8[K, N]) -> (C: i32[M, N]) {
+        A[m, k] = i8(X[m, k]); C[m, n] += i32(A[m, k]) * i32(B[k, n]) }""",
     "used again": """op f(A: i8[M, K], B: i8[K, N], s: f32[N]) -> (Y: f32[M, N]) {
         C[m, n] += i32(A[m, k]) * i32(B[k, n])
         Y[m, n] = f32(C[m, n]) * s[n] }""",
@@ -42,16 +44,20 @@ def test_the_sum_is_that_of_the_text(name, data):
     check(made)
     sizes = {n: data.draw(st.integers(1 if n == "H" else 0, 4), n) for n in o.sizes}
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
-    arrays = {t.name: rng.integers(0, 256, [value(e, sizes) for e in t.shape]).astype(np.uint8).view(t.dtype.numpy)
-              if t.dtype.bits == 8 else np.ones([sizes[e.name] for e in t.shape], np.float32) for t in o.inputs}
+    arrays = {}
+    for t in o.inputs:
+        shape = [value(e, sizes) for e in t.shape]
+        any_byte, some = rng.integers(0, 256, shape).astype(np.uint8), rng.integers(-99, 99, shape).astype(np.float32)
+        arrays[t.name] = any_byte.view(t.dtype.numpy) if t.dtype.bits == 8 else some
     want, got = (evaluate(x, sizes, {}, arrays) for x in (o, made))
     for n, x in want.items():
         np.testing.assert_array_equal(got[n], x)
 
 
-def test_sums_of_columns_stand_beside_a_sum_of_raised_products():
+def test_sums_of_columns_stand_beside_a_sum_of_products_with_a_raised_copy():
     assert [str(s).split("  where")[0] for s in raised(op(TEXTS["signed"])).steps] == [
-        "B_sums[n] += i32(B[k, n])", "C_raised[m, n] += ((i32(A[m, k]) + i32(128)) * i32(B[k, n]))",
+        "A_raised[A_0, A_1] = (u8(A[A_0, A_1]) + u8(128))", "B_sums[n] += i32(B[k, n])",
+        "C_raised[m, n] += (i32(A_raised[m, k]) * i32(B[k, n]))",
         "C[m, n] = (C_raised[m, n] - (i32(128) * B_sums[n]))"]
 
 
@@ -61,6 +67,8 @@ def test_sums_of_columns_stand_beside_a_sum_of_raised_products():
     "op f(A: i8[M, K], B: i8[K, N]) -> (C: i64[M, N]) { C[m, n] += i64(A[m, k]) * i64(B[k, n]) }",
     "op f(A: i8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) where k <= m }",
     "op f(A: i8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32((A[m, k - 1] else 0)) * i32(B[k, n]) }",
+    """op f(X: i8[T, K], B: i8[K, K]) -> (H: i8[T, K]) {
+        Z[t, j] += i32((H[t - 1, k] else 0)) * i32(B[k, j]); H[t, j] = X[t, j] + i8(Z[t, j]) }""",
     "op f(A: i8[M, K, J], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k, j]) * i32(B[k, n]) }",
 ])
 def test_what_no_instruction_needs_raised_stays_as_it_is(text):
@@ -69,9 +77,10 @@ def test_what_no_instruction_needs_raised_stays_as_it_is(text):
 
 
 def test_bytes_are_raised_for_many_rows_where_the_target_multiplies_unsigned_by_signed_ones():
-    q, sizes = regimes_of(op(TEXTS["signed"])), {"M": ROWS, "K": 64, "N": 64}
+    q, sizes = regimes_of(op(TEXTS["signed"])), {"M": ROWS, "K": 64, "N": COLUMNS}
     assert regime(q, sizes, Options(), VNNI).raised
     assert not regime(q, sizes | {"M": ROWS - 1}, Options(), VNNI).raised
+    assert not regime(q, sizes | {"N": COLUMNS - 1}, Options(), VNNI).raised
     assert not regime(q, sizes, Options(special=False), VNNI).raised
     assert not any(regime(q, sizes, Options(), t).raised for t in (V4, AMX))
 

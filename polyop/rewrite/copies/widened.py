@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 from polyop.ir.casts import lossless
 from polyop.ir.dots import dot, product
 from polyop.ir.dtypes import BF16, DTYPES, F32, I16, I32, U32, DType
-from polyop.ir.expr import Affine, Apply, Expr, Load, affine, expr_names, loads, map_loads, names, volume
+from polyop.ir.expr import Affine, Apply, Expr, Load, affine, expr_names, map_loads, names, volume
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import Target
-from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.folds import known_behind, plain_indices
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.sums.terms import single_products
 from polyop.rewrite.sums.zeros import multiplied_out
@@ -83,7 +83,7 @@ def _wide(op: Op, s: Step, is_alone: bool, is_apart: bool) -> Wide | None:
     if wide is None or any(x.dtype.bytes_ > 2 or not lossless(x.dtype, wide) for x in both):
         return None
     given = [op.tensor(x.source).role == "in" for x in both]
-    if any(not (g or x.dtype == BF16 or (wide == I16 and _written(op, x.source))) for x, g in zip(both, given, strict=True)):
+    if any(not (g or x.dtype == BF16 or (wide == I16 and known_behind(op, x.source))) for x, g in zip(both, given, strict=True)):
         return None
     having = [x for x in both if kept[-1] in expr_names(x)]
     extents = {r.index: r.upper - r.lower for r in s.ranges}
@@ -93,15 +93,6 @@ def _wide(op: Op, s: Step, is_alone: bool, is_apart: bool) -> Wide | None:
     left = both[both[0] == right]
     columns, rows = (tuple(extents[i] for i in kept if i not in expr_names(x)) for x in (left, right))
     return Wide(left, right, kept[-1], total, columns, rows, is_alone and all(given), is_apart)
-
-
-def _written(op: Op, name: str) -> int:
-    """The number of the step behind which all of the temporary `name` is known; 0 if there is none, as in a recurrence."""
-    at = [k for k, s in enumerate(op.steps) if s.target.source == name]
-    before = op.steps[:at[0] + 1] if at else ()
-    inside = {t.name for t in op.inputs} | {s.target.source for s in before}
-    known = len(at) == 1 and all(x.source in inside for s in before for x in loads(s.expr))
-    return at[0] + 1 if known and op.tensor(name).role == "temp" else 0
 
 
 def to_widen(found: Sequence[Wide], sizes: Mapping[str, int], target: Target, strict: bool) -> tuple[tuple[str, str], ...]:
@@ -158,7 +149,7 @@ def widened(op: Op, operands: Sequence[tuple[str, str]]) -> Op:
         place = tuple(map(affine, at))
         ranges = tuple(Range(i, Affine(), e) for i, e in zip(at, t.shape, strict=True))
         value = Apply("cast", (Load(name, place, t.dtype),), dtype)
-        copies.setdefault(_written(op, name), []).append(Step(Load(new.name, place, dtype), None, value, ranges))
+        copies.setdefault(known_behind(op, name), []).append(Step(Load(new.name, place, dtype), None, value, ranges))
 
     def one(s: Step) -> Step:
         factors = product(s.expr) if s.reduce is not None and s.target.dtype in (F32, I32, U32) else None

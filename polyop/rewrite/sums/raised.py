@@ -1,11 +1,12 @@
 """Products of two bytes of one sort, for instructions that multiply unsigned by signed ones: one of the two is raised by 128.
 
-    C[m, n] += i32(A[m, k]) * i32(B[k, n])     becomes     S[n] += i32(B[k, n]);  T[m, n] += (i32(A[m, k]) + 128) * i32(B[k, n])
-                                                           C[m, n] = T[m, n] - 128 * S[n]
+    C[m, n] += i32(A[m, k]) * i32(B[k, n])     becomes     R[m, k] = u8(A[m, k]) + 128;  S[n] += i32(B[k, n])
+                                                           T[m, n] += i32(R[m, k]) * i32(B[k, n]);  C[m, n] = T[m, n] - 128 * S[n]
 
-Raising flips the top bit (`ir/dots.py`). Where the text does not, dot products find S again for each tile of rows, beside its own
-sums. A sum of columns has no such instruction: it takes about `8 / M` of the time of the product, for M rows, which must be many.
-Sums of integers are taken modulo 2^32, so all of this is exact.
+Raising flips the top bit of a byte. Where nobody has done it before, dot products flip it in each step of a tile (`ir/dots.py`),
+an instruction for two that multiply in a tile of two vectors, and find S again for each tile of rows, beside its own sums. A sum
+of columns has no such instruction: it takes about `8 / M` of the time of the product, for M rows, which must be many. Sums of
+integers are taken modulo 2^32, so all of this is exact.
 """
 
 from __future__ import annotations
@@ -13,29 +14,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.ir.dots import BYTES, RAISES, TOP, dot, matrix, product
+from polyop.ir.dots import BYTES, TOP, dot, matrix, product
+from polyop.ir.dtypes import I8, U8
 from polyop.ir.expr import Affine, Apply, Const, Load, affine, expr_names, names, volume
-from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import Target
-from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.folds import known_behind, plain_indices
 from polyop.rewrite.instead import Instead, each_instead
 from polyop.rewrite.names import all_names, fresh
 
 ROWS = 128
 """Rows that share a sum of columns which make it worth it to find it on its own."""
+COLUMNS = 64
+"""Columns that share what is raised which make it worth it to copy that."""
+
+_TOPS = {U8: TOP, I8: -TOP}
+"""The byte of each sort of which the top bit alone is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
     """A sum of products of two bytes of one sort: of `left`, which has rows, and of `right`, which ends in the result's columns.
 
-    rows   the extents of what is kept and `right` does without
+    rows, columns   the extents of what is kept and `right`, or `left`, does without
     """
 
     step: Step
     left: Load
     right: Load
     rows: tuple[Affine, ...]
+    columns: tuple[Affine, ...]
 
 
 def find_alike(op: Op) -> tuple[Alike, ...]:
@@ -44,40 +52,52 @@ def find_alike(op: Op) -> tuple[Alike, ...]:
 
 
 def pays(found: Sequence[Alike], sizes: Mapping[str, int], target: Target) -> bool:
-    """Whether `target` has an instruction for raised bytes, none for bytes as they are, and each sum has rows enough for it."""
+    """Whether `target` has an instruction for raised bytes, none for bytes as they are, and each sum is large enough for it."""
     def needs(x: Alike) -> bool:
         total, byte = x.step.target.dtype, x.left.dtype
         d = dot(target, target.vector_bytes, total, byte, byte, strict=True)
         return d is not None and d.owes and matrix(target, total, byte, byte) is None
 
-    return bool(found) and all(needs(x) and volume(x.rows, sizes) >= ROWS for x in found)
+    large = all(volume(x.rows, sizes) >= ROWS and volume(x.columns, sizes) >= COLUMNS for x in found)
+    return bool(found) and large and all(map(needs, found))
 
 
 def raised(op: Op) -> Op:
-    """`op` with such sums of raised bytes, and sums of columns beside them."""
+    """`op` with such sums of raised copies, and sums of columns beside them."""
     taken = all_names(op)
 
     def instead(x: Alike) -> Instead:
-        s = x.step
+        s, left = x.step, op.tensor(x.left.source)
         names_ = fresh(f"{x.right.source}_sums", taken), fresh(f"{s.target.source}_raised", taken)
         sums, whole = (Tensor(n, s.target.dtype, tuple(_extents(s)[i] for i in kept), "temp")
                        for n, kept in zip(names_, (_columns(x), _kept(s)), strict=True))
-        return (sums, whole), _steps(x, sums.name, whole.name)
+        copy = Tensor(fresh(f"{left.name}_raised", taken), I8 if left.dtype == U8 else U8, left.shape, "temp")
+        at = [fresh(f"{left.name}_{d}", taken) for d in range(len(left.shape))]
+        return (copy, sums, whole), (_copied(left, copy, at), *_steps(x, copy, sums.name, whole.name))
 
     return each_instead(op, find_alike(op), instead)
 
 
-def _steps(x: Alike, sums: str, whole: str) -> tuple[Step, Step, Step]:
+def _copied(t: Tensor, copy: Tensor, at: Sequence[str]) -> Step:
+    """{ copy[i] = t[i] with its top bit flipped }, of bytes of the other sort."""
+    place = tuple(map(affine, at))
+    byte, top = Apply("cast", (Load(t.name, place, t.dtype),), copy.dtype), Const(_TOPS[copy.dtype], copy.dtype)
+    flipped = Apply("add", (byte, top), copy.dtype)
+    ranges = tuple(Range(i, Affine(), e) for i, e in zip(at, t.shape, strict=True))
+    return Step(Load(copy.name, place, copy.dtype), None, flipped, ranges)
+
+
+def _steps(x: Alike, copy: Tensor, sums: str, whole: str) -> tuple[Step, Step, Step]:
     """The sums of columns, those of raised products, and what the text says, made of both."""
     s, kept, columns = x.step, _kept(x.step), _columns(x)
     total = s.target.dtype
-    up = next(fn for fn, t in RAISES.items() if t == x.left.dtype)
-    down = "sub" if up == "add" else "add"
-    top, left, right = Const(TOP, total), *(Apply("cast", (y,), total) for y in (x.left, x.right))
+    down = "sub" if copy.dtype == U8 else "add"
+    raised_left = replace(x.left, source=copy.name, dtype=copy.dtype)
+    top, left, right = Const(TOP, total), *(Apply("cast", (y,), total) for y in (raised_left, x.right))
     of_columns, of_all = (Load(n, tuple(map(affine, at)), total) for n, at in ((sums, columns), (whole, kept)))
     beside = set(kept) - set(columns)
     return (replace(s, target=of_columns, expr=right, ranges=tuple(r for r in s.ranges if r.index not in beside)),
-            replace(s, target=of_all, expr=Apply("mul", (Apply(up, (left, top), total), right), total)),
+            replace(s, target=of_all, expr=Apply("mul", (left, right), total)),
             replace(s, reduce=None, expr=Apply(down, (of_all, Apply("mul", (top, of_columns), total)), total),
                     ranges=tuple(r for r in s.ranges if r.index in kept)))
 
@@ -89,7 +109,7 @@ def _alike(op: Op, s: Step) -> Alike | None:
         return None
     if factors is None or factors.raised or not kept or factors.a.dtype != factors.b.dtype or factors.a.guard or factors.b.guard:
         return None
-    if factors.a.dtype not in RAISES.values() or s.target.dtype not in BYTES.sums:
+    if factors.a.dtype not in _TOPS or s.target.dtype not in BYTES.sums:
         return None
     if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
         return None
@@ -97,8 +117,10 @@ def _alike(op: Op, s: Step) -> Alike | None:
     others = [x for x in (factors.a, factors.b) if x not in having]
     if len(having) != 1 or len(others) != 1 or not set(s.indices) - set(kept) <= expr_names(having[0]):
         return None
-    rows = [i for i in kept if i not in expr_names(having[0])]
-    return Alike(s, others[0], having[0], tuple(_extents(s)[i] for i in rows)) if rows else None
+    if op.tensor(others[0].source).role != "in" and not 0 < known_behind(op, others[0].source) <= op.steps.index(s):
+        return None
+    rows, columns = (tuple(_extents(s)[i] for i in kept if i not in expr_names(y)) for y in (having[0], others[0]))
+    return Alike(s, others[0], having[0], rows, columns) if rows else None
 
 
 def _extents(s: Step) -> dict[str, Affine]:
