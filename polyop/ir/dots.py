@@ -40,7 +40,8 @@ class Instruction:
     adds: bool = True
 
     def runs_on(self, t: Target, bytes_: int) -> bool:
-        return any(b == bytes_ and any(all(map(t.has, some)) for some in needs) for b, needs in self.features)
+        has = any(b == bytes_ and any(all(map(t.has, some)) for some in needs) for b, needs in self.features)
+        return has and self.name not in t.slow
 
 
 @dataclass(frozen=True, slots=True)

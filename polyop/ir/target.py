@@ -98,6 +98,7 @@ class Target:
                    fewer stay in the last cache; 0: any are
     pages_meet     whether such outputs are not, if tiles write rows that lie whole pages apart, which meet on their way to memory
     hints          how it is asked for what it will read
+    slow           instructions that it has, and that take longer than what does without them
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
     across         whether rows that are copied in another order are so block by block, which was measured to pay
     warp           threads that run in lock step; 0 on a CPU
@@ -124,6 +125,7 @@ class Target:
     stays: int = 0
     pages_meet: bool = False
     hints: Hints = USUAL_HINTS
+    slow: frozenset[str] = frozenset()
     string_bytes: int = 0
     across: bool = False
     warp: int = 0
@@ -186,6 +188,11 @@ STAYS = {"znver4": 20 << 20}
 
 PAGES_MEET = frozenset({"znver3"})
 """Processors, by the same names, that were measured to write rows whole pages apart past the caches in twice the time."""
+
+SLOW = dict.fromkeys(("sapphirerapids", "emeraldrapids", "graniterapids", "rocketlake"), frozenset({"vdpbf16ps"}))
+"""`Target.slow` of processors, by the same names, where they have no matrix tiles. An Emerald Rapids was measured: 0.77 ns, while
+a multiply-add of f32, which does half of that, takes 0.19. LLVM takes one whose model a virtual machine hides for a `rocketlake`.
+"""
 
 ACROSS = frozenset({"znver4", "znver5"})
 """Processors of AVX-512, by the same names, that copy rows in another order block by block: Zen 4 was measured, 5 is like it."""

@@ -15,7 +15,7 @@ from llvmlite import binding
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.module import Binary, Module
-from polyop.ir.target import ACROSS, HINTS, PAGES_MEET, STAYS, Target, target
+from polyop.ir.target import ACROSS, HINTS, PAGES_MEET, SLOW, STAYS, Target, target
 from polyop.runtime import forks
 from polyop.runtime.cpu_passes import quick
 
@@ -83,6 +83,7 @@ def host() -> Target:
     arch = llvm.get_host_cpu_name()
     return replace(row, name="x86:host", arch=arch, features=flags, hints=HINTS.get(arch, row.hints),
                    stays=STAYS.get(arch, row.stays), pages_meet=arch in PAGES_MEET, across=row.across or arch in ACROSS,
+                   slow=frozenset() if has.get("amx-tile") else SLOW.get(arch, row.slow),
                    l1=sizes.get("l1", row.l1), l2=sizes.get("l2", row.l2), l3=min(sizes.get("l3", row.l3), PART_OF_L3),
                    string_bytes=8 << 10 if "erms" in _flags() else 0)
 

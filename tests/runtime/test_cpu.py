@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from polyop.ir.dots import dot
+from polyop.ir.dtypes import BF16, F32
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.module import Binary, Module, Signature
 from polyop.ir.target import ACROSS, HINTS, PAGES_MEET, STAYS, USUAL_HINTS, target
@@ -60,6 +62,17 @@ def test_a_processor_that_wants_other_hints_has_them(monkeypatch):
         assert (t.arch, t.hints, t.pages_meet) == (arch, HINTS.get(arch, USUAL_HINTS), arch in PAGES_MEET)
         assert t.stays == STAYS.get(arch, 0)
         assert t.across == (arch in ACROSS or t.vector_bytes == 32)
+
+
+@pytest.mark.parametrize(("arch", "tiles", "slow"), [("emeraldrapids", False, {"vdpbf16ps"}), ("emeraldrapids", True, set()),
+                                                    ("znver4", False, set())])
+def test_what_is_slow_is_said_where_nothing_faster_is(monkeypatch, arch, tiles, slow):
+    monkeypatch.setattr(cpu.llvm, "get_host_cpu_name", lambda: arch)
+    has = dict.fromkeys(cpu.LEVELS["x86-64-v4"], True) | {"avx512bf16": True, "amx-tile": tiles}
+    monkeypatch.setattr(cpu, "cpu_features", lambda: has)
+    t = cpu.host.__wrapped__()
+    assert t.slow == slow
+    assert (dot(t, t.vector_bytes, F32, BF16, BF16, strict=False) is None) == bool(slow)
 
 
 def test_another_kind_of_machine_is_refused(monkeypatch):

@@ -29,6 +29,7 @@ from polyop.ir.dtypes import BF16, DTYPES, F32, I16, I32, U32, DType
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, expr_names, map_loads, names, volume
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import Target
+from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.folds import known_behind, plain_indices
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.sums.terms import single_products
@@ -67,6 +68,7 @@ class Wide:
 
 def find_wide(op: Op) -> tuple[Wide, ...]:
     """The sums of `op` that are such."""
+    op = read_beyond(op)
     alone = sum(s.reduce is not None for s in op.steps) == 1
     whole = multiplied_out(op)
     plain, apart = ({s.target.source: x for s in o.steps if (x := _wide(o, s, alone, o is not whole))}
@@ -104,7 +106,7 @@ def to_widen(found: Sequence[Wide], sizes: Mapping[str, int], target: Target, st
         least = _least(x)
         if to and columns >= least[0] and rows >= least[1]:
             out |= {y.source: to.name for y in (x.left, x.right) if y.dtype != to}
-        elif not to and x.total == F32 and _is_half(x) and columns >= LEAST and rows > 1:
+        elif not to and x.total == F32 and x.is_alone and not x.is_apart and columns >= LEAST and rows > 1:
             out |= {y.source: F32.name for y in (x.left, *([x.right] if rows >= ROWS else []))}
     return tuple(out.items())
 
@@ -129,15 +131,12 @@ def _taken(x: Wide, target: Target, strict: bool) -> DType | None:
                  and dot(target, target.vector_bytes, F32, t, t, strict)), None)
 
 
-def _is_half(x: Wide) -> bool:
-    """Whether both operands are floats, and there is no other sum."""
-    return x.is_alone and not x.is_apart and x.left.dtype.is_float and x.right.dtype.is_float
-
 
 def widened(op: Op, operands: Sequence[tuple[str, str]]) -> Op:
     """`op` with these operands of its sums widened before, to these types."""
     if not operands:
         return op
+    op = read_beyond(op)
     if any(x.is_apart and {x.left.source, x.right.source} & {*dict(operands)} for x in find_wide(op)):
         op = single_products(op)
     taken, copies = all_names(op), dict[int, list[Step]]()
