@@ -35,6 +35,10 @@ def _pixels() -> Iterator[Case]:
                     array=lambda xp, x, m, s: xp.ascontiguousarray(((x.astype("f4") - m) * s).transpose(2, 0, 1)))
     yield _case("grey 480x640x3", "(X: f32[H, W, C], m: f32[C]) -> (Y: f32[H, W]) { Y[h, w] += X[h, w, c] * m[c] }", sizes,
                 torch=lambda t, x, m: x @ m, array=lambda xp, x, m: x @ m, quick=True)
+    yield _case("grey by colours 480x640x3",
+                "(X: f32[H, W, C]) -> (Y: f32[H, W]) { Y[h, w] = 0.3 * X[h, w, 0] + 0.6 * X[h, w, 1] + 0.1 * X[h, w, 2] }", sizes,
+                torch=lambda t, x: 0.3 * x[..., 0] + 0.6 * x[..., 1] + 0.1 * x[..., 2],
+                array=lambda xp, x: 0.3 * x[..., 0] + 0.6 * x[..., 1] + 0.1 * x[..., 2])
     yield _case("sum of colours 480x640x3", "(X: f32[H, W, C]) -> (Y: f32[C]) { Y[c] += X[h, w, c] }", sizes,
                 torch=lambda t, x: x.sum((0, 1)), array=lambda xp, x: x.sum((0, 1)))
     yield _case("greatest colour 480x640x3", "(X: f32[H, W, C]) -> (Y: i64[H, W]) { Y[h, w] argmax= X[h, w, c] }", sizes,
@@ -79,6 +83,10 @@ def _pairs() -> Iterator[Case]:
     yield _case("rotated pairs 8x512x12x64", """(X: f32[B, S, H, D, 2], c: f32[S, D], s: f32[S, D]) -> (Y: f32[B, S, H, D, 2]) {
         Y[b, t, h, d, p] = X[b, t, h, d, p] * c[t, d] + (p == 0 ? -X[b, t, h, d, 1] : X[b, t, h, d, 0]) * s[t, d] }""",
                 {"B": 8, "S": 512, "H": 12, "D": 32}, torch=turned)
+    yield _case("halves of pairs 4096x128", """(X: f32[R, 2*N], C: f32[R, N], S: f32[R, N]) -> (Y: f32[R, 2*N]) {
+        Y[r, 2*i] = X[r, 2*i] * C[r, i] - X[r, 2*i + 1] * S[r, i]
+        Y[r, 2*i + 1] = X[r, 2*i] * S[r, i] + X[r, 2*i + 1] * C[r, i] }""", {"R": 4096, "N": 64},
+                torch=lambda t, x, c, s: t.view_as_real(t.view_as_complex(x.view(*c.shape, 2)) * t.complex(c, s)).view(x.shape))
 
 
 def _features() -> Iterator[Case]:

@@ -320,6 +320,8 @@ def _is_whole_tile(s: State, n: For) -> bool:
     """
     if s.lanes is None or s.lanes.extent <= NARROW * s.width or any(a.valid is not None for a in s.axes.values()):
         return False
+    if s.shared.target.registers > 16:
+        return False  # to count takes 1 of 43 instructions there, and LLVM may load for all steps at once, and sums go to memory
     is_long = any(x.is_constant and x.const >= MANY * n.step for x in bounds(n.upper - n.lower))
     rows = [x for x in n.body if isinstance(x, For) and all(y.kind == Kind.ROWS and y.is_full for y in _loops(x))]
     hints = [x for x in n.body if isinstance(x, Prefetch)]
