@@ -131,7 +131,6 @@ def _taken(x: Wide, target: Target, strict: bool) -> DType | None:
                  and dot(target, target.vector_bytes, F32, t, t, strict)), None)
 
 
-
 def widened(op: Op, operands: Sequence[tuple[str, str]]) -> Op:
     """`op` with these operands of its sums widened before, to these types."""
     if not operands:
