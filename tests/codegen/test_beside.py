@@ -17,7 +17,7 @@ from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import For, Kind, stores, walk
 from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V3, V4, check, compiled, last_page, load, random_array
-from tests.codegen.nests import A, ap, ld, least, loop, nest, rows, st, strip, tensor, when
+from tests.codegen.nests import A, ap, ld, least, loop, nest, reg, rows, st, strip, tensor, when
 from tests.poly.middles import middle, proved
 
 I = A("i_c", "i_v")
@@ -134,6 +134,40 @@ def test_two_vectors_are_read_for_two_numbers_and_three_for_three():
         alone = split_full_tiles(summed(step, range(step - 1), width=width), width)
         assert loads(whole, V3) == 2 * step  # whole vectors, and those of the edge
         assert loads(alone, V3) > loads(whole, V3) or step == 2
+
+
+@each_target
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("t", [F32, F64, I32, U8], ids=lambda t: t.name)
+def test_loops_over_what_lies_between_read_it_once(target, step, t):
+    """{ m = max of X[step i + c], y = sum of (X[step i + c] - m) } by two serial loops."""
+    at = A((step, "i_c"), (step, "i_v"), "c")
+    width = target.lanes(max(4, t.bytes_))
+    x, m, total = ld("X", at, t=t), ld("m", "i_v", t=t), ld("total", "i_v", t=t)
+    zero = number(0, t)
+    body = strip("i", 2 * width, "N", st(m, by_turns(step, 0, t=t)), st(total, zero), loop("c", step, st(m, x, "max")),
+                 loop("c", step, st(total, ap("sub", x, m, t=t), "add")), st(ld("y", I, t=t), total))
+    n = split_full_tiles(nest([tensor("X", A((step, "N")), t=t), tensor("y", "N", t=t), reg("m", 2 * width, t=t),
+                               reg("total", 2 * width, t=t)], [body]), width)
+    kernel = compiled(n, target)
+    rng = np.random.default_rng(step)
+    for size in (0, 1, width - 1, width, 2 * width, 4 * width + 3):
+        x, y = (random_array(rng, t, (count * size,)) for count in (step, 1))
+        check(n, {"N": size}, target, kernel=kernel, arrays={"X": last_page(x) if size else x, "y": y})
+    whole = len(re.findall(r"= load <", emit(n, target, Options()).text))
+    assert whole == (2 if target == V4 else 3) * step  # of two vectors, for both loops and what is before; and one of an edge
+
+
+@each_target
+def test_a_loop_that_is_longer_or_whose_reads_may_fail_stays(target):
+    at = A((2, "i_c"), (2, "i_v"), "c")
+    for count, guard in ((3, ()), (2, (A(7, (-1, "c"), (-1, "i_v")),))):
+        x = ld("X", at, guard=guard)
+        n = nest([tensor("X", A((2, "N"), 1)), tensor("y", "N"), reg("total", 16)],
+                 [strip("i", 16, "N", st(ld("total", "i_v"), number(0, F32)),
+                        loop("c", count, st(ld("total", "i_v"), x, "add")), st(ld("y", I), ld("total", "i_v")))])
+        for size in (1, 15, 16, 33):
+            check(n, {"N": size}, target)
 
 
 @each_target

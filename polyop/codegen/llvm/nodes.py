@@ -31,7 +31,7 @@ from polyop.codegen.llvm.sums import carried, merged, put, settle, start_at_zero
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.codegen.llvm.windows import arranged, is_window, write_out
-from polyop.codegen.llvm.woven import by_turns
+from polyop.codegen.llvm.woven import by_turns, takes_turns
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import bounds, names
 from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, has_loop, stores, walk
@@ -224,6 +224,10 @@ def _serial(s: State, n: For) -> None:
         return
     if s.axes and (other := arranged(s, n)) is not n:
         emit_nodes(s, (other,))
+        return
+    if takes_turns(s, n):
+        for at in range(n.lower.const, n.upper.const, n.step):
+            _iteration(s, n, at)
         return
     lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
     if isinstance(lower, int) and isinstance(upper, int) and 0 < upper - lower <= n.step and _only_writes(s, n):

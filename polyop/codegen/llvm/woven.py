@@ -3,6 +3,7 @@
     X[3v + f]        with f in [0, 3): three vectors, of which the steps of a rows loop have every third element
     Y[3v + f] = ..   the vectors of the steps, by turns in three that lie one after the other
     X[2v], X[2v + 1] both in the open body: two vectors, of which each has every second element, read or written
+    for c in [0, 3) { .. X[3v + c] .. }     written out, so that the three vectors are read once
 
 All that lies between two lanes is some step's, or read anyway, so that nothing else is read or written.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polyop.codegen.cpu.certain import certain_reads, first_of_run, run_of
+from polyop.codegen.cpu.certain import at_known, certain_reads, fills_turns, first_of_run, run_of
 from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import raw
@@ -21,8 +22,8 @@ from polyop.codegen.llvm.pointers import gep, strides
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.state import Axis, Point, State, Value
 from polyop.codegen.llvm.types import alignment, shuffle_mask, vector
-from polyop.ir.expr import Load, walk
-from polyop.ir.loops import Node, Space, Store, stores
+from polyop.ir.expr import Affine, Load, affine, walk
+from polyop.ir.loops import For, Node, Space, Store, stores
 from polyop.ir.target import NEAR
 
 
@@ -44,14 +45,15 @@ def read_by_turns(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> V
 
 def read_beside(s: State, place: Place) -> Value | None:
     """What lies at `place`, whose gaps other reads fill that run anyway: read once for all of them. None if they do not."""
-    step, found = _step(s, place), run_of(place.load)
+    known = {n: affine(x) for n, x in s.env.items() if isinstance(x, int)}
+    step, found = _step(s, place), run_of(at_known(place.load, known))
     if step is None or found is None:
         return None
     if any(x.target.source == place.load.source for body in s.certain for x in stores(body)):
         return None  # a row may read what another one wrote
     run, number = found
-    rows = [(a.index, a.extent) for a in s.rows if a.valid is None and a.extent <= NEAR]
-    numbers = frozenset[int]().union(*(certain_reads(s.nest, body, rows).get(run, ()) for body in s.certain))
+    rows = [(a.index, range(a.extent)) for a in s.rows if a.valid is None and a.extent <= NEAR]
+    numbers = frozenset[int]().union(*(certain_reads(s.nest, body, rows, known).get(run, ()) for body in s.certain))
     first = first_of_run(numbers, number, step)
     if first is None:
         return None
@@ -61,6 +63,15 @@ def read_beside(s: State, place: Place) -> Value | None:
         return _taken_apart(s, start, start.base(point, None), v)[number - first]
 
     return Value(place.buffer.dtype, place.rows, True, make)
+
+
+def takes_turns(s: State, n: For) -> bool:
+    """Whether the iterations of the serial loop `n` read what lies by turns between lanes: all together read whole vectors."""
+    reads = [x for y in stores(n.body) for x in walk(y.expr) if isinstance(x, Load) and not x.guard]
+    along = [x for x in reads if s.nest.buffer(x.source).space != Space.REG and all(isinstance(p, Affine) for p in x.index)]
+    return s.lanes is not None and not s.active and any(
+        isinstance(x.index[-1], Affine) and x.index[-1].factor(n.index) == 1 and fills_turns(n, _step(s, locate(s, x)) or 0)
+        for x in along if x.index)
 
 
 def by_turns(s: State, body: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
