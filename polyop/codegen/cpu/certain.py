@@ -49,10 +49,10 @@ def at_known(x: Load, known: Mapping[str, Affine]) -> Load:
     return replace(x, index=tuple(substitute(p, known) if isinstance(p, Affine) else p for p in x.index))
 
 
-def fills_turns(n: For, step: int) -> bool:
-    """Whether `n` has as many iterations as lanes are apart, a few, and does nothing but to go through them."""
+def turns_of(n: For) -> int:
+    """How many iterations `n` has, if these are a few, of which the number is known, and of stores alone; else 0."""
     found = _values(n)
-    return found is not None and len(found) == step and all(isinstance(x, Store) for x in n.body)
+    return len(found) if found is not None and all(isinstance(x, Store) for x in n.body) else 0
 
 
 def first_of_run(numbers: frozenset[int], number: int, step: int) -> int | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polyop.codegen.cpu.certain import at_known, certain_reads, fills_turns, first_of_run, run_of
+from polyop.codegen.cpu.certain import at_known, certain_reads, first_of_run, run_of, turns_of
 from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import raw
@@ -67,11 +67,13 @@ def read_beside(s: State, place: Place) -> Value | None:
 
 def takes_turns(s: State, n: For) -> bool:
     """Whether the iterations of the serial loop `n` read what lies by turns between lanes: all together read whole vectors."""
-    reads = [x for y in stores(n.body) for x in walk(y.expr) if isinstance(x, Load) and not x.guard]
-    along = [x for x in reads if s.nest.buffer(x.source).space != Space.REG and all(isinstance(p, Affine) for p in x.index)]
-    return s.lanes is not None and not s.active and any(
-        isinstance(x.index[-1], Affine) and x.index[-1].factor(n.index) == 1 and fills_turns(n, _step(s, locate(s, x)) or 0)
-        for x in along if x.index)
+    turns = turns_of(n)
+    if s.lanes is None or s.active or turns < 2:
+        return False
+    reads = [x for y in stores(n.body) for x in walk(y.expr) if isinstance(x, Load) and not x.guard and run_of(x) is not None]
+    in_memory = [x for x in reads if s.nest.buffer(x.source).space != Space.REG]
+    along = [x for x in in_memory if isinstance(x.index[-1], Affine) and x.index[-1].factor(n.index) == 1]
+    return any(_step(s, locate(s, x)) == turns for x in along)
 
 
 def by_turns(s: State, body: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
