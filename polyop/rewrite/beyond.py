@@ -22,11 +22,23 @@ def read_beyond(op: Op) -> Op:
 
 
 def _plain(e: Expr) -> Expr:
+    """`e` without such tests. Down first arguments it goes by a loop: a sum of many terms is as deep as it is long there."""
+    around: list[Apply] = []
+    while isinstance(e, Apply) and e.args:
+        around.append(e)
+        e = e.args[0]
     new = rebuild(e, _plain)
-    match new:
+    for x in reversed(around):
+        args = (new, *map(_plain, x.args[1:]))
+        new = _without_test(x if all(a is b for a, b in zip(args, x.args, strict=True)) else replace(x, args=args))
+    return new
+
+
+def _without_test(e: Apply) -> Expr:
+    match e:
         case Apply(fn="select", args=(Test(tests=tests), read, zero)) if _guarded(read) == frozenset(tests) and _is_zero(zero):
             return read
-    return new
+    return e
 
 
 def _guarded(e: Expr) -> frozenset[object]:

@@ -327,6 +327,12 @@ def test_brackets_nest_to_100_and_a_sum_may_have_900_terms():
     assert "error[E1" in report(body("Y[i] = " + " + ".join(["X[i]"] * 5000)))
 
 
+@pytest.mark.parametrize("t", ["f32", "f16"])
+def test_so_may_a_sum_of_elements_outside(t):
+    f = polyop.op(f"op f(X: {t}[N]) -> (Y: {t}[N]) {{ Y[i] = {' + '.join(['(X[i - 1] else 0)'] * 900)} }}")
+    assert_array_equal(f(np.ones(5, {"f32": np.float32, "f16": np.float16}[t])), [0, 900, 900, 900, 900])
+
+
 def test_einsum_strings_are_the_same_thing_shorter():
     q, k = normal(2, 3, 5, 4), normal(2, 3, 7, 4)
     for spec, arrays in {"bhid,bhjd->bhij": (q, k), "...id,...jd->...ij": (q, k), "bhid->": (q,), "bhid": (q,)}.items():
