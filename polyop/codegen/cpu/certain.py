@@ -31,7 +31,7 @@ def run_of(x: Load) -> tuple[Run, int] | None:
 
 def certain_reads(nest: LoopNest, body: tuple[Node, ...], rows: Steps,
                   known: Mapping[str, Affine]) -> Mapping[Run, frozenset[int]]:
-    """The numbers in each run of memory that are read wherever `body` is, once for each step of `rows`; `known`: other indices"""
+    """The numbers in each run of memory that are read wherever `body` is, for each step of `rows`; `known`: other indices."""
     found: dict[Run, set[int]] = {}
     for x, steps in _reads(body, tuple(rows)):
         if not x.index or nest.buffer(x.source).space == Space.REG:

@@ -29,9 +29,7 @@ from polyop.ir.target import NEAR
 
 def between(s: State, place: Place) -> Axis | None:
     """The rows axis whose steps fill the gaps between the lanes of `place`; None if they do not."""
-    step = place.stride
-    if s.lanes is None or place.offsets is not None or not isinstance(step, int) or not 1 < step <= NEAR:
-        return None
+    step = _gap(s, place)
     return next((a for a in s.rows if a.extent == step and a.valid is None and row_stride(s, place, a) == 1), None)
 
 
@@ -80,12 +78,12 @@ def by_turns(s: State, body: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
     """The nodes of `body` one by one, but for stores that fill each other's gaps between lanes: these together, by place."""
     at = 0
     while at < len(body):
-        together = _beside(s, body[at:]) or (body[at],)
+        together = _filling(s, body[at:]) or (body[at],)
         yield together
         at += len(together)
 
 
-def _beside(s: State, body: Sequence[Node]) -> tuple[Store, ...]:
+def _filling(s: State, body: Sequence[Node]) -> tuple[Store, ...]:
     """The stores that `body` begins with, if they fill each other's gaps; () if they do not.
 
     None of them reads what another one writes, so that all may be computed before any is written.
@@ -114,12 +112,17 @@ def _beside(s: State, body: Sequence[Node]) -> tuple[Store, ...]:
     return tuple(several[k] for k in sorted(several)) if len(several) == step == ends[1] - ends[0] + 1 else ()
 
 
-def _step(s: State, place: Place) -> int | None:
-    """The elements from lane to lane of `place`, if they are few and lie along the last position."""
+def _gap(s: State, place: Place) -> int | None:
+    """The elements from lane to lane of `place`, if these are few and more than one."""
     step = place.stride
-    if s.lanes is None or place.offsets is not None or not isinstance(step, int) or not 1 < step <= NEAR:
-        return None
-    return step if strides(s, place.buffer)[-1] == 1 and place.buffer.dims[-1][1] == 1 else None
+    is_near = s.lanes is not None and place.offsets is None and isinstance(step, int) and 1 < step <= NEAR
+    return step if is_near and isinstance(step, int) else None
+
+
+def _step(s: State, place: Place) -> int | None:
+    """The same, if they lie along the last position."""
+    step = _gap(s, place)
+    return step if step and strides(s, place.buffer)[-1] == 1 and place.buffer.dims[-1][1] == 1 else None
 
 
 def _taken_apart(s: State, place: Place, p: str, v: int) -> list[str]:
