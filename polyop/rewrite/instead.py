@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
+from polyop.ir.dtypes import DType
 from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, names
-from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.folds import plain_indices, replaced
 from polyop.rewrite.names import fresh
 
@@ -32,6 +33,15 @@ def made_of(s: Step, e: Expr, name: str, shape: tuple[Affine, ...] | None = None
     t = Tensor(name, e.dtype, tuple(r.upper for r in ranges) if shape is None else shape, "temp")
     element = Load(name, tuple(affine(r.index) for r in ranges), e.dtype)
     return Made(t, Step(element, None, e, ranges, tuple(w for w in s.where if expr_names(w) & at), s.span), element)
+
+
+def made_of_each(t: Tensor, suffix: str, dtype: DType, value: Callable[[Load], Expr], taken: set[str]) -> tuple[Tensor, Step]:
+    """A temporary with the `value` of each element of `t`, and the step that makes it."""
+    copy = Tensor(fresh(f"{t.name}_{suffix}", taken), dtype, t.shape, "temp")
+    at = tuple(fresh(f"{t.name}_{d}", taken) for d in range(len(t.shape)))
+    place = tuple(map(affine, at))
+    ranges = tuple(Range(i, Affine(), e) for i, e in zip(at, t.shape, strict=True))
+    return copy, Step(Load(copy.name, place, dtype), None, value(Load(t.name, place, t.dtype)), ranges)
 
 
 Instead = tuple[Sequence[Tensor], Sequence[Step]]

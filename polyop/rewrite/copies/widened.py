@@ -22,16 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from polyop.ir.casts import lossless
 from polyop.ir.dots import dot, product
 from polyop.ir.dtypes import BF16, DTYPES, F32, I16, I32, U32, DType
-from polyop.ir.expr import Affine, Apply, Expr, Load, affine, expr_names, map_loads, names, volume
-from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.ir.expr import Affine, Apply, Expr, Load, expr_names, map_loads, names, volume
+from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.folds import known_behind, plain_indices
-from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.instead import made_of_each
+from polyop.rewrite.names import all_names
 from polyop.rewrite.sums.terms import single_products
 from polyop.rewrite.sums.zeros import multiplied_out
 
@@ -131,6 +133,10 @@ def _taken(x: Wide, target: Target, strict: bool) -> DType | None:
                  and dot(target, target.vector_bytes, F32, t, t, strict)), None)
 
 
+def _cast(to: DType, x: Load) -> Expr:
+    return Apply("cast", (x,), to)
+
+
 def widened(op: Op, operands: Sequence[tuple[str, str]]) -> Op:
     """`op` with these operands of its sums widened before, to these types."""
     if not operands:
@@ -141,13 +147,9 @@ def widened(op: Op, operands: Sequence[tuple[str, str]]) -> Op:
     taken, copies = all_names(op), dict[int, list[Step]]()
     wide: dict[str, Tensor] = {}
     for name, to in operands:
-        t, dtype = op.tensor(name), DTYPES[to]
-        new = wide[name] = Tensor(fresh(f"{name}_wide", taken), dtype, t.shape, "temp")
-        at = tuple(fresh(f"{name}_{d}", taken) for d in range(len(t.shape)))
-        place = tuple(map(affine, at))
-        ranges = tuple(Range(i, Affine(), e) for i, e in zip(at, t.shape, strict=True))
-        value = Apply("cast", (Load(name, place, t.dtype),), dtype)
-        copies.setdefault(known_behind(op, name), []).append(Step(Load(new.name, place, dtype), None, value, ranges))
+        dtype = DTYPES[to]
+        wide[name], made = made_of_each(op.tensor(name), "wide", dtype, partial(_cast, dtype), taken)
+        copies.setdefault(known_behind(op, name), []).append(made)
 
     def one(s: Step) -> Step:
         factors = product(s.expr) if s.reduce is not None and s.target.dtype in (F32, I32, U32) else None

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.dots import BYTES, TOP, dot, matrix, product
 from polyop.ir.dtypes import I8, U8
-from polyop.ir.expr import Affine, Apply, Const, Load, affine, expr_names, names, volume
-from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, expr_names, names, volume
+from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.folds import known_behind, plain_indices
-from polyop.rewrite.instead import Instead, each_instead
+from polyop.rewrite.instead import Instead, each_instead, made_of_each
 from polyop.rewrite.names import all_names, fresh
 
 ROWS = 128
@@ -71,20 +71,16 @@ def raised(op: Op) -> Op:
         names_ = fresh(f"{x.right.source}_sums", taken), fresh(f"{s.target.source}_raised", taken)
         sums, whole = (Tensor(n, s.target.dtype, tuple(_extents(s)[i] for i in kept), "temp")
                        for n, kept in zip(names_, (_columns(x), _kept(s)), strict=True))
-        copy = Tensor(fresh(f"{left.name}_raised", taken), I8 if left.dtype == U8 else U8, left.shape, "temp")
-        at = [fresh(f"{left.name}_{d}", taken) for d in range(len(left.shape))]
-        return (copy, sums, whole), (_copied(left, copy, at), *_steps(x, copy, sums.name, whole.name))
+        copy, made = made_of_each(left, "raised", I8 if left.dtype == U8 else U8, _flipped, taken)
+        return (copy, sums, whole), (made, *_steps(x, copy, sums.name, whole.name))
 
     return each_instead(op, find_alike(op), instead)
 
 
-def _copied(t: Tensor, copy: Tensor, at: Sequence[str]) -> Step:
-    """{ copy[i] = t[i] with its top bit flipped }, of bytes of the other sort."""
-    place = tuple(map(affine, at))
-    byte, top = Apply("cast", (Load(t.name, place, t.dtype),), copy.dtype), Const(_TOPS[copy.dtype], copy.dtype)
-    flipped = Apply("add", (byte, top), copy.dtype)
-    ranges = tuple(Range(i, Affine(), e) for i, e in zip(at, t.shape, strict=True))
-    return Step(Load(copy.name, place, copy.dtype), None, flipped, ranges)
+def _flipped(x: Load) -> Expr:
+    """The byte `x` with its top bit flipped, as one of the other sort."""
+    other = I8 if x.dtype == U8 else U8
+    return Apply("add", (Apply("cast", (x,), other), Const(_TOPS[other], other)), other)
 
 
 def _steps(x: Alike, copy: Tensor, sums: str, whole: str) -> tuple[Step, Step, Step]:
